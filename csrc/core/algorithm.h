@@ -1,0 +1,73 @@
+// What an algorithm is: a pure function to a schedule, with a descriptor by which the selector chooses it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/schedule.h"
+#include "core/topology.h"
+#include "core/types.h"
+
+namespace collectives {
+
+struct Problem {
+  Collective collective = Collective::kAllReduce;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  MemoryKind memory = MemoryKind::kPrivate;
+  std::int64_t count = 0;  // elements per rank
+  int root = 0;
+
+  std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype)); }
+  std::int64_t bytes() const { return count * element(); }
+};
+
+// Latency in microseconds and bandwidth in bytes per microsecond, for the cost functions.
+struct LinkCost {
+  double latency_us = 0;
+  double bytes_per_us = 1;
+};
+struct CostModel {
+  LinkCost mapped{0.15, 30000};  // one flag or box crossing between two cores
+  LinkCost message{6.0, 4000};   // TCP
+  double copy_bytes_per_us = 40000;
+  const LinkCost& slowest(const Topology& topology) const { return topology.all_mapped() ? mapped : message; }
+};
+
+// Canonical: values are combined along one binary tree over rank numbers, with float32 partials for halves, whatever the
+// size, fusion or transport. Fixed: the order is fixed by the schedule, so runs repeat, but it depends on the size.
+enum class Determinism : std::uint8_t { kCanonical, kFixed };
+
+struct Algorithm {
+  std::string_view name;
+  Collective collective;
+  std::string_view description;  // one sentence
+  std::string_view source;       // the paper or program it comes from
+  Determinism determinism;
+  // Why the algorithm cannot be used here, or empty when it can.
+  std::string_view (*unsupported)(const Problem&, const Topology&);
+  // Predicted time in microseconds.
+  double (*cost)(const Problem&, const Topology&, const CostModel&);
+  Schedule (*build)(const Problem&, const Topology&, const Limits&);
+};
+
+// The registry. Algorithms register themselves from their own file.
+struct RegisterAlgorithm {
+  explicit RegisterAlgorithm(const Algorithm& algorithm);
+};
+
+// All algorithms, sorted by collective and name, so that positions are the same in every process of one build.
+const std::vector<Algorithm>& algorithms();
+
+// The algorithm of that name, or nullptr.
+const Algorithm* find_algorithm(Collective collective, std::string_view name);
+
+// 1 + position in algorithms(): the number that travels in signatures.
+int algorithm_id(const Algorithm& algorithm);
+
+// The schedule of a named algorithm for a problem, for algorithms that are composed of others.
+Schedule build_schedule(std::string_view algorithm, const Problem& problem, const Topology& topology,
+                        const Limits& limits);
+
+}  // namespace collectives

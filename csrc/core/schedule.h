@@ -1,0 +1,177 @@
+// A schedule: what one rank does in one collective, as data.
+//
+// An algorithm turns (rank, topology, problem) into a schedule and touches neither memory nor sockets. The executor
+// runs the schedule, the verifier proves it right. Two families of steps exist:
+//
+//  * mapped steps (copy, reduce, with waits and signals) address boxes and symmetric memory of ranks that this rank has
+//    mapped. A box is a ring of slots; the slot of chunk k is (base + k) % slots, where the base advances by
+//    Schedule::chunks with every collective of the communicator. A flag is one word per (writer, flag id, slot), and a
+//    signal of chunk k sets it to base + k + 1, so flags never need to be reset.
+//  * message steps (send, receive, receive_reduce) work over any link. Messages between two ranks match in order. Sends
+//    and receives are posted and go on in the background; await blocks until all receives posted so far are complete,
+//    flush until all sends posted so far have left this rank's memory. The end of a schedule flushes.
+//
+// Counted loops keep schedules short: between loop and end_loop, iteration i adds i * stride to every offset and i to
+// every chunk number. Loops do not nest.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace collectives {
+
+enum class Region : std::uint8_t {
+  kInput,       // the caller's input
+  kOutput,      // the caller's output (the same memory as the input when in place)
+  kScratch,     // private memory of this rank, Schedule::scratch_bytes long
+  kBox,         // a slot of the box of `member` (mapped)
+  kInline,      // the payload of the header line of `member`, Limits::inline_bytes long (mapped)
+  kPeerInput,   // the symmetric input of `member` (mapped)
+  kPeerOutput,  // the symmetric output of `member` (mapped)
+};
+
+struct Operand {
+  Region region = Region::kInput;
+  std::uint16_t member = 0;
+  std::int32_t chunk = 0;    // kBox: selects the slot
+  std::int64_t offset = 0;   // bytes
+  std::int64_t stride = 0;   // bytes added per loop iteration
+};
+
+enum class StepKind : std::uint8_t {
+  kSync,  // only waits and signals
+  kCopy,  // one source, any number of destinations
+  kReduce,
+  kSend,
+  kReceive,
+  kReceiveReduce,  // destination = op(received, source)
+  kAwait,
+  kFlush,
+  kLoop,  // length = number of iterations
+  kEndLoop,
+};
+
+// Flag 0 is the header line: it carries the signature, so the first thing that a rank awaits from any other is compared.
+// It is signalled once per collective, before anything else is.
+inline constexpr std::uint8_t kHeaderFlag = 0;
+inline constexpr int kFlags = 4;
+
+struct FlagRef {
+  std::uint8_t flag = kHeaderFlag;
+  std::uint16_t member = 0;  // whose flag; the own rank for signals
+  std::int32_t chunk = 0;
+};
+
+// A part of one of the pools of a schedule.
+struct Range {
+  std::uint32_t begin = 0;
+  std::uint32_t count = 0;
+};
+
+struct Step {
+  StepKind kind = StepKind::kSync;
+  bool finish = false;     // the reduction is complete here: divide for avg
+  std::uint16_t peer = 0;  // message steps
+  Range waits;             // before the step
+  Range signals;           // after the step
+  Range sources;
+  Range destinations;
+  std::int64_t length = 0;  // bytes; may be 0 (a message of no bytes is a token)
+};
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<Operand> operands;
+  std::vector<FlagRef> flags;
+  std::int64_t chunks = 0;         // how far this collective moves the slot base of the communicator
+  std::int64_t scratch_bytes = 0;
+  bool uses_links = false;         // has message steps
+
+  std::span<const FlagRef> waits(const Step& s) const { return {flags.data() + s.waits.begin, s.waits.count}; }
+  std::span<const FlagRef> signals(const Step& s) const { return {flags.data() + s.signals.begin, s.signals.count}; }
+  std::span<const Operand> sources(const Step& s) const { return {operands.data() + s.sources.begin, s.sources.count}; }
+  std::span<const Operand> destinations(const Step& s) const {
+    return {operands.data() + s.destinations.begin, s.destinations.count};
+  }
+};
+
+// What boxes, header lines and links can hold; the same on every rank of a communicator.
+struct Limits {
+  std::int64_t slot_bytes = 128 << 10;
+  int slots = 4;
+  std::int64_t inline_bytes = 40;
+  std::int64_t segment_bytes = 256 << 10;  // pieces in which message algorithms pipeline
+};
+
+// One piece of a longer range, for algorithms that work chunk by chunk. Inside a loop the piece of iteration i is the
+// same shifted by i * stride bytes and i chunks.
+struct Chunk {
+  std::int32_t index = 0;
+  std::int64_t offset = 0;  // bytes
+  std::int64_t bytes = 0;
+  std::int64_t stride = 0;
+};
+
+class ScheduleBuilder {
+ public:
+  ScheduleBuilder& copy(Operand source, std::vector<Operand> destinations, std::int64_t bytes);
+  ScheduleBuilder& reduce(std::vector<Operand> sources, std::vector<Operand> destinations, std::int64_t bytes,
+                          bool finish);
+  ScheduleBuilder& send(int peer, Operand source, std::int64_t bytes);
+  ScheduleBuilder& receive(int peer, Operand destination, std::int64_t bytes);
+  ScheduleBuilder& receive_reduce(int peer, Operand source, Operand destination, std::int64_t bytes, bool finish);
+  ScheduleBuilder& send_token(int peer);
+  ScheduleBuilder& receive_token(int peer);
+  ScheduleBuilder& await();
+  ScheduleBuilder& flush();
+
+  // Adds waits before, or signals after, the step appended last, or a step of their own when there is none to carry them.
+  // wait() goes in front of the *next* step.
+  ScheduleBuilder& wait(std::vector<FlagRef> flags);
+  ScheduleBuilder& signal(int self, std::uint8_t flag, std::int32_t chunk);
+
+  // Calls body for every chunk of [0, bytes), in order. The first `unrolled` chunks and the shorter last one get a call of
+  // their own; the equal ones between share one call inside a counted loop. At least one chunk, even when bytes is 0.
+  // Sets Schedule::chunks.
+  ScheduleBuilder& for_chunks(std::int64_t bytes, std::int64_t chunk_bytes, int unrolled,
+                              const std::function<void(const Chunk&)>& body);
+
+  // Reserves private memory and returns its offset.
+  std::int64_t scratch(std::int64_t bytes);
+
+  // Appends a schedule that was built for a subgroup: members[i] is the rank that it knows as i.
+  ScheduleBuilder& over(const std::vector<int>& members, const Schedule& schedule);
+
+  Schedule build();
+
+ private:
+  Step& append(StepKind kind, std::int64_t bytes);
+  Range put(const std::vector<Operand>& operands);
+  Schedule schedule_;
+  std::vector<FlagRef> pending_waits_;
+};
+
+// Operands of the usual regions.
+Operand input(std::int64_t offset, std::int64_t stride = 0);
+Operand output(std::int64_t offset, std::int64_t stride = 0);
+Operand scratch_at(std::int64_t offset, std::int64_t stride = 0);
+Operand box(int member, std::int32_t chunk, std::int64_t offset);
+Operand inline_payload(int member);
+Operand peer_input(int member, std::int64_t offset, std::int64_t stride = 0);
+Operand peer_output(int member, std::int64_t offset, std::int64_t stride = 0);
+
+// Splits `bytes` (a multiple of `element`) into `parts`; part borders lie on multiples of 64 bytes where the whole is
+// long enough, so that two ranks do not write one cache line.
+struct Part {
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+};
+Part part_of(std::int64_t bytes, std::int64_t element, int parts, int index);
+
+// The schedule as text, one step a line, for people and for tests.
+std::string to_text(const Schedule& schedule);
+
+}  // namespace collectives

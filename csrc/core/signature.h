@@ -1,0 +1,40 @@
+// What a rank says it is about to do. Ranks compare signatures before any result is returned, so a disagreement is an
+// error that carries both values and never a wrong sum.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/types.h"
+
+namespace collectives {
+
+// 16 bytes, so that it fits the header line of a collective beside the sequence number and a small payload.
+struct Signature {
+  std::uint8_t collective = 0;
+  std::uint8_t op = 0;         // high bit: deterministic
+  std::uint8_t dtype = 0;      // high bit: symmetric memory
+  std::uint8_t algorithm = 0;  // 1 + position in the sorted registry; 0: chosen by the selector
+  std::uint16_t root = 0;
+  std::uint16_t tensors = 0;     // length of the tensor list, saturated
+  std::uint64_t count_hash = 0;  // total elements (40 bits), then a hash of the list of counts (24 bits)
+
+  friend bool operator==(const Signature&, const Signature&) = default;
+};
+static_assert(sizeof(Signature) == 16);
+
+inline constexpr std::int64_t kMaxElements = (std::int64_t{1} << 40) - 1;
+
+Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind memory, bool deterministic,
+                         int algorithm, int root, const std::vector<std::int64_t>& counts);
+
+std::int64_t total_count(const Signature& signature);
+
+// One line for people: "all_reduce(sum, float32, 1024 elements in 1 tensor, auto)".
+std::string describe(const Signature& signature);
+
+// The fields in which two signatures differ: "dtype: rank 0 has float32, rank 1 has float64; ...".
+std::string difference(const Signature& a, int rank_a, const Signature& b, int rank_b);
+
+}  // namespace collectives

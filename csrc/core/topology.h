@@ -1,0 +1,35 @@
+// Which ranks form a group and how they are placed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace collectives {
+
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  // host[r]: index of the memory domain of rank r. Ranks with the same index can map each other's memory; this was
+  // proven by handing over a descriptor, never by comparing names.
+  std::vector<int> host;
+
+  bool mapped(int a, int b) const { return host[a] == host[b]; }
+
+  // True when every rank can map every other's memory.
+  bool all_mapped() const {
+    for (const int h : host) {
+      if (h != host[0]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // The ranks of each host, in rank order, hosts in order of their lowest rank.
+  std::vector<std::vector<int>> by_host() const;
+};
+
+// A topology of `size` ranks on one host.
+Topology one_host(int rank, int size);
+
+}  // namespace collectives

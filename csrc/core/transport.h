@@ -1,0 +1,86 @@
+// The two capabilities of transports: links carry messages, mapped domains let ranks address each other's memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/reducer.h"
+#include "core/signature.h"
+
+namespace collectives {
+
+// The messages of one collective between two ranks form one stream in each direction.
+struct StreamKey {
+  std::uint32_t communicator = 0;
+  std::uint64_t sequence = 0;
+  friend bool operator==(const StreamKey&, const StreamKey&) = default;
+};
+
+// A send in progress. The memory must stay unchanged until remaining == 0. `bytes` may be 0: a token.
+struct SendRequest {
+  SpanCursor source;
+  std::int64_t remaining = 0;
+  bool token = false;
+  bool done = false;
+};
+
+// A receive in progress: destination = received, or destination = op(received, source) when reduce is set.
+struct ReceiveRequest {
+  SpanCursor destination;
+  SpanCursor source;  // used when reduce is set; same spans as destination when in place
+  std::int64_t remaining = 0;
+  bool token = false;
+  ReduceFunction reduce = nullptr;
+  std::size_t element = 1;
+  double divisor = 1;
+  bool done = false;
+};
+
+// One collective's end of a link. Owned by the work; registered with the link between open() and close().
+// Requests complete in the order in which they were posted.
+struct Stream {
+  StreamKey key;
+  Signature signature;             // ours
+  bool peer_seen = false;          // the peer's signature has arrived
+  Signature peer_signature;
+  std::vector<SendRequest*> sends;        // posted and not done, oldest first
+  std::vector<ReceiveRequest*> receives;  // posted and not done, oldest first
+  void* link_state = nullptr;             // the link's own bookkeeping
+};
+
+// What a link tells the engine besides data.
+struct LinkEvent {
+  enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kAborted };
+  Kind kind = Kind::kNone;
+  std::string text;          // kAborted: the peer's report (opaque to the link); kFailed: why
+};
+
+// A message link to one peer, shared by all communicators of an engine. Not thread-safe: the engine's lock guards it.
+class Link {
+ public:
+  virtual ~Link() = default;
+  virtual std::string_view transport() const = 0;  // "tcp", "shm", "local"
+  // Registers a stream; bytes that arrived for it before are delivered to it.
+  virtual void open(Stream& stream) = 0;
+  virtual void close(Stream& stream) = 0;
+  // Moves what can be moved without blocking; true when anything moved.
+  virtual bool progress() = 0;
+  // Tells the peer that the job has failed (best effort, no blocking); `report` reaches it as LinkEvent::kAborted.
+  virtual void abort(const std::string& report) = 0;
+  // Says good-bye: everything this rank owes the peer has been sent.
+  virtual void shut_down() = 0;
+  // The next thing that happened, kNone when nothing did.
+  virtual LinkEvent event() = 0;
+  // A descriptor that becomes readable when progress() may help, or -1.
+  virtual int descriptor() const = 0;
+  // True when the link also waits for its descriptor to become writable.
+  virtual bool wants_write() const { return false; }
+  std::int64_t bytes_sent = 0;  // payload only
+};
+
+}  // namespace collectives

@@ -1,0 +1,55 @@
+// The plain vocabulary of the library: collectives, element types, reduction operations, memory kinds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace collectives {
+
+enum class Collective : std::uint8_t { kAllReduce, kBroadcast, kReduce, kBarrier };
+inline constexpr int kCollectives = 4;
+
+enum class DType : std::uint8_t {
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kBool,
+};
+inline constexpr int kDTypes = 13;
+
+enum class Op : std::uint8_t { kSum, kAvg, kProd, kMin, kMax };
+inline constexpr int kOps = 5;
+
+// Private: ordinary memory of one process. Symmetric: memory that every rank of the group has mapped, at the same
+// offset on every rank.
+enum class MemoryKind : std::uint8_t { kPrivate, kSymmetric };
+inline constexpr int kMemoryKinds = 2;
+
+std::string_view name(Collective collective);
+std::string_view name(DType dtype);
+std::string_view name(Op op);
+std::string_view name(MemoryKind kind);
+
+// Size of one element in bytes.
+std::size_t size_of(DType dtype);
+bool is_floating(DType dtype);
+
+// The value named, or ArgumentError listing the accepted names.
+Op parse_op(std::string_view text);
+DType parse_dtype(std::string_view text);
+Collective parse_collective(std::string_view text);
+MemoryKind parse_memory(std::string_view text);
+
+}  // namespace collectives
