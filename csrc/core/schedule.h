@@ -133,11 +133,11 @@ class ScheduleBuilder {
   ScheduleBuilder& wait(std::vector<FlagRef> flags);
   ScheduleBuilder& signal(int self, std::uint8_t flag, std::int32_t chunk);
 
-  // Calls body for every chunk of [0, bytes), in order. The first `unrolled` chunks and the shorter last one get a call of
-  // their own; the equal ones between share one call inside a counted loop. At least one chunk, even when bytes is 0.
-  // Sets Schedule::chunks.
+  // Calls body for every chunk of [0, bytes), in order. The first `unrolled` chunks, the last `unrolled_last` and the
+  // shorter one at the end get a call of their own; the equal ones between share one call inside a counted loop. At least
+  // one chunk, even when bytes is 0. Advances Schedule::chunks.
   ScheduleBuilder& for_chunks(std::int64_t bytes, std::int64_t chunk_bytes, int unrolled,
-                              const std::function<void(const Chunk&)>& body);
+                              const std::function<void(const Chunk&)>& body, int unrolled_last = 0);
 
   // Reserves private memory and returns its offset.
   std::int64_t scratch(std::int64_t bytes);

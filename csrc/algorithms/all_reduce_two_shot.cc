@@ -1,0 +1,202 @@
+// two_shot all-reduce: reduce your own part, then gather the others'.
+//
+// The buffer is split into n parts, part r belongs to rank r. Phase 1 brings all contributions to part r to rank r, which
+// reduces them in rank order; phase 2 brings the reduced parts to everybody. 2 (n-1)/n S bytes per rank in each
+// direction, two synchronisations.
+//
+//   private, mapped    migrating boxes. Each rank copies the parts that belong to others into its own box. The owner of a
+//                      part reduces it and writes the result *into those same boxes*, from which their ranks read it
+//                      back. Lines thus move between caches while dirty; the classic scheme, in which a rank writes
+//                      lines that peers have only read, pays an ownership upgrade per line (2 to 4 times slower).
+//                      A rank reads its own box last, so reuse of a slot within the collective needs no flag.
+//   symmetric, mapped  push: each rank reduces its part straight from all inputs and stores the result into all outputs.
+//   message            contributions are sent, reduced from scratch memory segment by segment, and results sent back.
+//
+// Source: reduce-scatter by direct exchange plus all-gather (Rabenseifner 2004); the name is MSCCL++'s. The migrating boxes
+// are this library's.
+
+#include <algorithm>
+#include <vector>
+
+#include "core/algorithm.h"
+
+namespace collectives {
+namespace {
+
+constexpr std::uint8_t kCopied = 1;
+constexpr std::uint8_t kReduced = 2;
+
+std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
+
+double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
+  const auto bytes = static_cast<double>(problem.bytes());
+  const LinkCost& link = model.slowest(topology);
+  const double share = static_cast<double>(topology.size - 1) / topology.size;
+  if (problem.memory == MemoryKind::kSymmetric && topology.all_mapped()) {
+    return 2 * link.latency_us + bytes / link.bytes_per_us;
+  }
+  if (topology.all_mapped()) {
+    return 2.2 * link.latency_us + 2 * share * bytes / link.bytes_per_us;
+  }
+  return link.latency_us * (2 + 0.6 * (topology.size - 2)) + 2 * share * bytes / link.bytes_per_us;
+}
+
+FlagRef flag_of(int rank, std::uint8_t flag, const Chunk& c) {
+  const bool header = flag == kCopied && c.index == 0;
+  return {header ? kHeaderFlag : flag, static_cast<std::uint16_t>(rank), c.index};
+}
+
+// One chunk through the boxes.
+void boxes(ScheduleBuilder& b, const Chunk& c, const Problem& problem, int me, int size) {
+  std::vector<Part> parts;
+  for (int r = 0; r < size; ++r) {
+    parts.push_back(part_of(c.bytes, problem.element(), size, r));
+  }
+  const Part mine = parts[me];
+  // What belongs to others lies before and behind the own part.
+  const Part others[] = {{0, mine.offset}, {mine.offset + mine.bytes, c.bytes - mine.offset - mine.bytes}};
+  for (const Part& p : others) {
+    if (p.bytes > 0) {
+      b.copy(input(c.offset + p.offset, c.stride), {box(me, c.index, p.offset)}, p.bytes);
+    }
+  }
+  if (c.index == 0 || mine.bytes < c.bytes) {
+    b.signal(me, c.index == 0 ? kHeaderFlag : kCopied, c.index);
+  }
+  if (mine.bytes > 0) {
+    std::vector<FlagRef> copied;
+    std::vector<Operand> sources;
+    std::vector<Operand> destinations{output(c.offset + mine.offset, c.stride)};
+    for (int r = 0; r < size; ++r) {
+      if (r == me) {
+        sources.push_back(input(c.offset + mine.offset, c.stride));
+        continue;
+      }
+      copied.push_back(flag_of(r, kCopied, c));
+      sources.push_back(box(r, c.index, mine.offset));
+      destinations.push_back(box(r, c.index, mine.offset));
+    }
+    b.wait(copied).reduce(sources, destinations, mine.bytes, true).signal(me, kReduced, c.index);
+  }
+  std::vector<FlagRef> reduced;
+  for (int r = 0; r < size; ++r) {
+    if (r != me && parts[r].bytes > 0) {
+      reduced.push_back(flag_of(r, kReduced, c));
+    }
+  }
+  b.wait(reduced);
+  for (const Part& p : others) {
+    if (p.bytes > 0) {
+      b.copy(box(me, c.index, p.offset), {output(c.offset + p.offset, c.stride)}, p.bytes);
+    }
+  }
+}
+
+Schedule build_private(const Problem& problem, const Topology& topology, const Limits& limits) {
+  const std::int64_t unit = problem.element();
+  ScheduleBuilder b;
+  b.for_chunks(problem.bytes(), limits.slot_bytes / unit * unit, 1,
+               [&](const Chunk& c) { boxes(b, c, problem, topology.rank, topology.size); });
+  return b.build();
+}
+
+Schedule build_symmetric(const Problem& problem, const Topology& topology) {
+  const int me = topology.rank;
+  const int size = topology.size;
+  ScheduleBuilder b;
+  b.signal(me, kHeaderFlag, 0);
+  const Part mine = part_of(problem.bytes(), problem.element(), size, me);
+  std::vector<FlagRef> entered;
+  std::vector<FlagRef> done;
+  std::vector<Operand> sources;
+  std::vector<Operand> destinations;
+  for (int r = 0; r < size; ++r) {
+    sources.push_back(r == me ? input(mine.offset) : peer_input(r, mine.offset));
+    destinations.push_back(r == me ? output(mine.offset) : peer_output(r, mine.offset));
+    if (r == me) {
+      continue;
+    }
+    entered.push_back({kHeaderFlag, static_cast<std::uint16_t>(r), 0});
+    if (part_of(problem.bytes(), problem.element(), size, r).bytes > 0) {
+      done.push_back({kReduced, static_cast<std::uint16_t>(r), 0});
+    }
+  }
+  if (mine.bytes > 0) {
+    b.wait(entered).reduce(sources, destinations, mine.bytes, true).signal(me, kReduced, 0);
+  }
+  b.wait(done);
+  Schedule schedule = b.build();
+  schedule.chunks = 1;
+  return schedule;
+}
+
+Schedule build_message(const Problem& problem, const Topology& topology, const Limits& limits) {
+  const int me = topology.rank;
+  const int size = topology.size;
+  const std::int64_t unit = problem.element();
+  const std::int64_t segment = limits.segment_bytes / unit * unit;
+  ScheduleBuilder b;
+  const auto part = [&](int r) { return part_of(problem.bytes(), unit, size, r); };
+  // Sends cost nothing until the link has room, so all contributions are posted at once.
+  for (int i = 1; i < size; ++i) {
+    const int to = (me + i) % size;
+    const Part theirs = part(to);
+    if (theirs.bytes > 0) {
+      b.for_chunks(theirs.bytes, segment, 0, [&](const Chunk& c) {
+        b.send(to, input(theirs.offset + c.offset, c.stride), c.bytes);
+      });
+    }
+  }
+  const Part mine = part(me);
+  if (mine.bytes > 0) {
+    const std::int64_t slot = std::min(segment, mine.bytes);
+    const std::int64_t received = b.scratch(slot * size);
+    b.for_chunks(mine.bytes, segment, 0, [&](const Chunk& c) {
+      std::vector<Operand> sources;
+      for (int r = 0; r < size; ++r) {
+        if (r == me) {
+          sources.push_back(input(mine.offset + c.offset, c.stride));
+        } else {
+          b.receive(r, scratch_at(received + r * slot), c.bytes);
+          sources.push_back(scratch_at(received + r * slot));
+        }
+      }
+      b.await().reduce(sources, {output(mine.offset + c.offset, c.stride)}, c.bytes, true);
+      for (int i = 1; i < size; ++i) {
+        b.send((me + i) % size, output(mine.offset + c.offset, c.stride), c.bytes);
+      }
+    });
+  }
+  for (int i = 1; i < size; ++i) {
+    const int from = (me + size - i) % size;
+    const Part theirs = part(from);
+    if (theirs.bytes > 0) {
+      b.for_chunks(theirs.bytes, segment, 0, [&](const Chunk& c) {
+        b.receive(from, output(theirs.offset + c.offset, c.stride), c.bytes);
+      });
+    }
+  }
+  b.await();
+  Schedule schedule = b.build();
+  schedule.chunks = 0;
+  return schedule;
+}
+
+Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
+  if (problem.count == 0) {
+    return build_schedule("one_shot", problem, topology, limits);
+  }
+  if (!topology.all_mapped()) {
+    return build_message(problem, topology, limits);
+  }
+  return problem.memory == MemoryKind::kSymmetric ? build_symmetric(problem, topology)
+                                                  : build_private(problem, topology, limits);
+}
+
+const RegisterAlgorithm registration({"two_shot", Collective::kAllReduce,
+                                      "Each rank reduces one part, then all gather the parts.",
+                                      "Rabenseifner 2004 (direct exchange); MSCCL++ two-shot all-reduce",
+                                      Determinism::kCanonical, unsupported, cost, build});
+
+}  // namespace
+}  // namespace collectives

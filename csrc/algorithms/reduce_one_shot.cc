@@ -1,0 +1,71 @@
+// one_shot reduce: everyone publishes, the root reads all and reduces in rank order.
+//
+// Chunk by chunk through the boxes; a rank waits for the root to have read chunk k-1 after it has written chunk k, which
+// also keeps it from returning before everybody has entered.
+//
+// Source: the linear reduce of MPI libraries.
+
+#include <vector>
+
+#include "core/algorithm.h"
+
+namespace collectives {
+namespace {
+
+constexpr std::uint8_t kCopied = 1;
+constexpr std::uint8_t kRead = 2;
+
+std::string_view unsupported(const Problem& /*problem*/, const Topology& topology) {
+  return topology.all_mapped() ? "" : "it needs memory that all ranks have mapped";
+}
+
+double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
+  const auto bytes = static_cast<double>(problem.bytes());
+  return 2 * model.mapped.latency_us + bytes / model.copy_bytes_per_us +
+         (topology.size - 1) * bytes / model.mapped.bytes_per_us;
+}
+
+Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
+  const int me = topology.rank;
+  const int root = problem.root;
+  const bool inlined = problem.bytes() <= limits.inline_bytes;
+  const std::int64_t chunk_bytes = limits.slot_bytes / problem.element() * problem.element();
+  const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
+  const auto place = [&](int r, const Chunk& c) { return inlined ? inline_payload(r) : box(r, c.index, 0); };
+  ScheduleBuilder b;
+  b.for_chunks(problem.bytes(), chunk_bytes, 1, [&](const Chunk& c) {
+    const std::uint8_t copied = c.index == 0 ? kHeaderFlag : kCopied;
+    if (me != root) {
+      b.copy(input(c.offset, c.stride), {place(me, c)}, c.bytes).signal(me, copied, c.index);
+      if (c.index > 0) {
+        b.wait({{kRead, static_cast<std::uint16_t>(root), c.index - 1}});
+      }
+      return;
+    }
+    if (c.index == 0) {
+      b.signal(me, kHeaderFlag, 0);
+    }
+    std::vector<FlagRef> flags;
+    std::vector<Operand> sources;
+    for (int r = 0; r < topology.size; ++r) {
+      sources.push_back(r == me ? input(c.offset, c.stride) : place(r, c));
+      if (r != me) {
+        flags.push_back({copied, static_cast<std::uint16_t>(r), c.index});
+      }
+    }
+    b.wait(flags).reduce(sources, {output(c.offset, c.stride)}, c.bytes, true);
+    b.signal(me, kRead, c.index);
+  });
+  if (me != root) {
+    b.wait({{kRead, static_cast<std::uint16_t>(root), static_cast<std::int32_t>(chunks - 1)}});
+  }
+  return b.build();
+}
+
+const RegisterAlgorithm registration({"one_shot", Collective::kReduce,
+                                      "Everyone publishes, the root reads all and reduces in rank order.",
+                                      "the linear reduce of MPI libraries", Determinism::kCanonical, unsupported, cost,
+                                      build});
+
+}  // namespace
+}  // namespace collectives

@@ -1,0 +1,44 @@
+// Where memory that several ranks address comes from. One kind of memory is one file in csrc/memory/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace collectives {
+
+// A range of address space that is unmapped when it goes away.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+struct Memory {
+  std::string_view name;  // "host", "memfd"
+  std::string_view description;
+  // A descriptor by which other processes can map the memory, or -1 when it stays inside this process. Pages are
+  // committed on first touch.
+  int (*create)(std::size_t bytes);
+  // Maps memory made by create() (here or in another process). descriptor -1: new memory.
+  Mapping (*map)(int descriptor, std::size_t bytes);
+};
+
+struct RegisterMemory {
+  explicit RegisterMemory(const Memory& memory);
+};
+
+// The memory kind of that name; std::logic_error when this build has none.
+const Memory& find_memory(std::string_view name);
+
+}  // namespace collectives

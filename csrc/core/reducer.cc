@@ -1,0 +1,52 @@
+#include "core/reducer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace collectives {
+namespace {
+
+// Inside a function, so that it exists when the static initialisers of other files register.
+std::vector<Reducer>& registry() {
+  static std::vector<Reducer> reducers;
+  return reducers;
+}
+
+Reducer choose() {
+  const char* text = std::getenv("COLLECTIVES_ISA");
+  const std::string_view wanted = text == nullptr ? "" : text;
+  std::string supported;
+  bool known = false;
+  for (const Reducer& reducer : registry()) {
+    if (!reducer.supported()) {
+      known = known || reducer.isa == wanted;
+      continue;
+    }
+    if (wanted.empty() || reducer.isa == wanted) return reducer;
+    if (!supported.empty()) supported += ", ";
+    supported += reducer.isa;
+  }
+  const std::string problem = known ? "is not supported by this machine" : "is unknown";
+  throw ArgumentError("COLLECTIVES_ISA=\"" + std::string(wanted) + "\" " + problem + ": accepted are " + supported);
+}
+
+}  // namespace
+
+RegisterReducer::RegisterReducer(const Reducer& reducer) {
+  std::vector<Reducer>& all = registry();
+  const auto worse = [&](const Reducer& other) { return other.preference < reducer.preference; };
+  all.insert(std::find_if(all.begin(), all.end(), worse), reducer);
+}
+
+const std::vector<Reducer>& reducers() { return registry(); }
+
+const Reducer& best_reducer() {
+  static const Reducer best = choose();  // when it throws, the next call tries again
+  return best;
+}
+
+}  // namespace collectives

@@ -1,0 +1,105 @@
+#include "core/signature.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/algorithm.h"
+
+namespace collectives {
+namespace {
+
+constexpr std::uint8_t kHighBit = 0x80;
+constexpr std::uint8_t kLowBits = 0x7f;
+constexpr int kCountBits = 40;
+constexpr std::uint64_t kFnvOffset = 14695981039346656037ULL;
+constexpr std::uint64_t kFnvPrime = 1099511628211ULL;
+
+std::string algorithm_name(int id) {
+  if (id == 0) {
+    return "auto";
+  }
+  const auto& all = algorithms();
+  return id <= static_cast<int>(all.size()) ? std::string(all[id - 1].name) : "unknown algorithm " + std::to_string(id);
+}
+
+template <typename Enum>
+std::string safe_name(std::uint8_t value, int limit) {
+  return value < limit ? std::string(name(static_cast<Enum>(value))) : "invalid value " + std::to_string(value);
+}
+
+struct Field {
+  const char* label;
+  std::string value;
+};
+
+std::vector<Field> fields(const Signature& s) {
+  return {
+      {"collective", safe_name<Collective>(s.collective, kCollectives)},
+      {"op", safe_name<Op>(s.op & kLowBits, kOps)},
+      {"dtype", safe_name<DType>(s.dtype & kLowBits, kDTypes)},
+      {"elements", std::to_string(total_count(s))},
+      {"tensors", std::to_string(s.tensors)},
+      {"root", std::to_string(s.root)},
+      {"algorithm", algorithm_name(s.algorithm)},
+      {"memory", (s.dtype & kHighBit) != 0 ? "symmetric" : "private"},
+      {"deterministic", (s.op & kHighBit) != 0 ? "True" : "False"},
+  };
+}
+
+}  // namespace
+
+Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind memory, bool deterministic,
+                         int algorithm, int root, const std::vector<std::int64_t>& counts) {
+  std::uint64_t total = 0;
+  std::uint64_t hash = kFnvOffset;
+  for (const std::int64_t count : counts) {
+    total += static_cast<std::uint64_t>(count);
+    hash = (hash ^ static_cast<std::uint64_t>(count)) * kFnvPrime;
+  }
+  Signature s;
+  s.collective = static_cast<std::uint8_t>(collective);
+  s.op = static_cast<std::uint8_t>(static_cast<std::uint8_t>(op) | (deterministic ? kHighBit : 0));
+  s.dtype = static_cast<std::uint8_t>(static_cast<std::uint8_t>(dtype) |
+                                      (memory == MemoryKind::kSymmetric ? kHighBit : 0));
+  s.algorithm = static_cast<std::uint8_t>(algorithm);
+  s.root = static_cast<std::uint16_t>(root);
+  s.tensors = static_cast<std::uint16_t>(std::min<std::size_t>(counts.size(), UINT16_MAX));
+  // One tensor has nothing to hash besides its count.
+  s.count_hash = total | (counts.size() > 1 ? (hash ^ (hash >> kCountBits)) << kCountBits : 0);
+  return s;
+}
+
+std::int64_t total_count(const Signature& signature) {
+  return static_cast<std::int64_t>(signature.count_hash & ((std::uint64_t{1} << kCountBits) - 1));
+}
+
+std::string describe(const Signature& s) {
+  std::ostringstream text;
+  text << safe_name<Collective>(s.collective, kCollectives) << "(";
+  const auto all = fields(s);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    text << (i > 1 ? ", " : "") << all[i].label << "=" << all[i].value;
+  }
+  text << ")";
+  return text.str();
+}
+
+std::string difference(const Signature& a, int rank_a, const Signature& b, int rank_b) {
+  std::ostringstream text;
+  const auto left = fields(a);
+  const auto right = fields(b);
+  bool any = false;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (left[i].value != right[i].value) {
+      text << (any ? "; " : "") << left[i].label << ": rank " << rank_a << " has " << left[i].value << ", rank "
+           << rank_b << " has " << right[i].value;
+      any = true;
+    }
+  }
+  if (!any) {
+    text << "the lists of tensors have the same total but different lengths of tensors";
+  }
+  return text.str();
+}
+
+}  // namespace collectives

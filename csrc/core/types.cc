@@ -1,0 +1,50 @@
+#include "core/types.h"
+
+#include <array>
+#include <string>
+
+#include "core/error.h"
+
+namespace collectives {
+namespace {
+
+template <std::size_t kCount>
+using Names = std::array<std::string_view, kCount>;
+
+// In the order of the enumerators.
+constexpr Names<kCollectives> kCollectiveNames = {"all_reduce", "broadcast", "reduce", "barrier"};
+constexpr Names<kDTypes> kDTypeNames = {"float16", "bfloat16", "float32", "float64", "int8",   "int16", "int32",
+                                        "int64",   "uint8",    "uint16",  "uint32",  "uint64", "bool"};
+constexpr Names<kOps> kOpNames = {"sum", "avg", "prod", "min", "max"};
+constexpr Names<kMemoryKinds> kMemoryKindNames = {"private", "symmetric"};
+constexpr std::array<std::uint8_t, kDTypes> kDTypeSizes = {2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+
+template <class Enum, std::size_t kCount>
+Enum parse(const Names<kCount>& names, const char* what, std::string_view text) {
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (names[i] == text) return static_cast<Enum>(i);
+  }
+  std::string message = "unknown " + std::string(what) + " \"" + std::string(text) + "\": accepted are ";
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (i > 0) message += ", ";
+    message += names[i];
+  }
+  throw ArgumentError(message);
+}
+
+}  // namespace
+
+std::string_view name(Collective collective) { return kCollectiveNames.at(static_cast<std::size_t>(collective)); }
+std::string_view name(DType dtype) { return kDTypeNames.at(static_cast<std::size_t>(dtype)); }
+std::string_view name(Op op) { return kOpNames.at(static_cast<std::size_t>(op)); }
+std::string_view name(MemoryKind kind) { return kMemoryKindNames.at(static_cast<std::size_t>(kind)); }
+
+std::size_t size_of(DType dtype) { return kDTypeSizes.at(static_cast<std::size_t>(dtype)); }
+bool is_floating(DType dtype) { return dtype <= DType::kFloat64; }
+
+Op parse_op(std::string_view text) { return parse<Op>(kOpNames, "op", text); }
+DType parse_dtype(std::string_view text) { return parse<DType>(kDTypeNames, "dtype", text); }
+Collective parse_collective(std::string_view text) { return parse<Collective>(kCollectiveNames, "collective", text); }
+MemoryKind parse_memory(std::string_view text) { return parse<MemoryKind>(kMemoryKindNames, "memory kind", text); }
+
+}  // namespace collectives

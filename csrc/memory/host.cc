@@ -1,0 +1,27 @@
+// Ordinary memory of one process, for ranks that are threads of it.
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "core/memory.h"
+
+namespace collectives {
+namespace {
+
+int create(std::size_t /*bytes*/) { return -1; }
+
+Mapping map(int /*descriptor*/, std::size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    throw std::system_error(errno, std::generic_category(),
+                            "reserving " + std::to_string(bytes) + " bytes of address space");
+  }
+  return {static_cast<std::byte*>(data), bytes};
+}
+
+const RegisterMemory registration({"host", "anonymous memory of one process", create, map});
+
+}  // namespace
+}  // namespace collectives

@@ -1,0 +1,44 @@
+// The reducer for AVX2, with the conversions of F16C. Not FMA: no kernel has a use for it, and contraction would change results.
+#if defined(__x86_64__)
+
+#define COLLECTIVES_VECTOR_BYTES 32
+#define COLLECTIVES_F16C 1
+
+// Every header but the kernels' own comes before the switch of the instruction set; see reduce/kernels.h.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/reducer.h"
+#include "core/types.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,f16c")
+#endif
+
+#include "reduce/kernels.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+namespace collectives {
+namespace {
+
+bool supported() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+}
+
+const RegisterReducer registration({"avx2", 1, supported, kernel});
+
+}  // namespace
+}  // namespace collectives
+
+#endif

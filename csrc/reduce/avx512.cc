@@ -1,0 +1,44 @@
+// The reducer for AVX-512 with the byte, word and quadword extensions that every server processor since 2017 has along with it.
+#if defined(__x86_64__)
+
+#define COLLECTIVES_VECTOR_BYTES 64
+#define COLLECTIVES_F16C 1
+
+// Every header but the kernels' own comes before the switch of the instruction set; see reduce/kernels.h.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/reducer.h"
+#include "core/types.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,f16c")
+#endif
+
+#include "reduce/kernels.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+namespace collectives {
+namespace {
+
+bool supported() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("f16c");
+}
+
+const RegisterReducer registration({"avx512", 2, supported, kernel});
+
+}  // namespace
+}  // namespace collectives
+
+#endif

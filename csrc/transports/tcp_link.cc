@@ -1,0 +1,214 @@
+#include "transports/tcp_link.h"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace collectives {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A receive that has waited for so many idle rounds makes its stream known to the peer.
+constexpr int kIdleRounds = 64;
+
+constexpr auto kFlushTime = std::chrono::milliseconds(1000);
+constexpr auto kDrainTime = std::chrono::milliseconds(500);
+constexpr int kQuietMilliseconds = 20;
+
+int milliseconds_until(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000));
+}
+
+}  // namespace
+
+TcpLink::TcpLink(int fd, int peer_rank)
+    : fd_(fd), peer_(peer_rank), in_(new InputBuffer), bounce_(new InputBuffer) {
+  ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) | O_NONBLOCK);
+  ::fcntl(fd_, F_SETFD, FD_CLOEXEC);
+  const int on = 1;
+  ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails, harmlessly, on Unix sockets
+  out_.reserve(48 << 10);
+}
+
+TcpLink::~TcpLink() {
+  for (TcpStream* s : open_) {
+    s->stream->link_state = nullptr;
+  }
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+void TcpLink::open(Stream& stream) {
+  opened_[stream.key.communicator].mark(stream.key.sequence);
+  const auto [position, created] = streams_.try_emplace(stream.key);
+  TcpStream& s = position->second;
+  if (created) {
+    s.key = stream.key;
+  } else if (s.stream == nullptr) {
+    --unknown_;
+    note_taken();
+    stream.peer_seen = true;
+    stream.peer_signature = s.peer_signature;
+    s.mismatch = !(s.peer_signature == stream.signature);
+  }
+  s.stream = &stream;
+  stream.link_state = &s;
+  open_.push_back(&s);
+  idle_ = 0;
+}
+
+void TcpLink::close(Stream& stream) {
+  auto* s = static_cast<TcpStream*>(stream.link_state);
+  if (s == nullptr) {
+    return;
+  }
+  stream.link_state = nullptr;
+  if (frame_left_ > 0 && frame_stream_ == s) {
+    finish_frame_from_copy();
+  }
+  if (current_ == s) {
+    current_ = nullptr;
+  }
+  open_.erase(std::find(open_.begin(), open_.end(), s));
+  streams_.erase(streams_.find(stream.key));
+}
+
+bool TcpLink::progress() {
+  if (down_) {
+    return false;
+  }
+  bool moved = settle();
+  moved |= write_some();
+  const bool arrived = read_some();
+  if (arrived && !down_) {
+    write_some();  // credits, and what the peer's credits allow
+  }
+  moved |= arrived;
+  if (moved) {
+    idle_ = 0;
+  } else if (idle_ < kIdleRounds && ++idle_ == kIdleRounds) {
+    for (TcpStream* s : open_) {
+      s->announce = !s->stream->receives.empty();
+    }
+  }
+  return moved;
+}
+
+void TcpLink::abort(const std::string& report) {
+  if (down_) {
+    return;
+  }
+  abort_queued_ = true;
+  abort_report_ = report.substr(0, wire::kMaxReportBytes);
+  write_some();
+}
+
+LinkEvent TcpLink::event() {
+  if (events_.empty()) {
+    return {};
+  }
+  LinkEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+void TcpLink::push_event(LinkEvent::Kind kind, const std::string& text) {
+  events_.push_back({kind, "link to rank " + std::to_string(peer_) + ": " + text});
+}
+
+void TcpLink::fail(const std::string& why) {
+  if (!down_) {
+    down_ = true;
+    push_event(LinkEvent::Kind::kFailed, why);
+  }
+}
+
+// The connection is over; `error` is 0 at a plain end of file.
+void TcpLink::ended(int error) {
+  if (bye_received_) {
+    down_ = true;
+    push_event(LinkEvent::Kind::kClosed, "closed by the peer");
+    return;
+  }
+  const int cause = error != 0 ? error : write_error_;
+  fail("connection closed by the peer without a good-bye (errno " + std::to_string(cause) +
+       (cause == 0 ? ": end of file)" : std::string(": ") + std::strerror(cause) + ")"));
+}
+
+bool TcpLink::all_sent() const {
+  return !has_output() && !abort_queued_ &&
+         std::all_of(open_.begin(), open_.end(), [](const TcpStream* s) { return s->stream->sends.empty(); });
+}
+
+void TcpLink::shut_down() {
+  const auto deadline = Clock::now() + kFlushTime;
+  bool bye_queued = false;
+  while (!down_ && write_error_ == 0) {
+    const bool moved = progress();
+    if (all_sent()) {
+      if (bye_queued) {
+        ::shutdown(fd_, SHUT_WR);
+        drain();
+        break;
+      }
+      append_frame(wire::FrameType::kBye, nullptr, 0);
+      bye_queued = true;
+      continue;
+    }
+    const int wait = milliseconds_until(deadline);
+    if (wait == 0) {
+      break;
+    }
+    if (!moved) {
+      pollfd p{fd_, static_cast<short>(POLLIN | (has_output() ? POLLOUT : 0)), 0};
+      ::poll(&p, 1, wait);
+    }
+  }
+  down_ = true;
+  if (fd_ >= 0) {
+    ::close(fd_);
+    fd_ = -1;
+  }
+}
+
+// Closing a socket that holds unread bytes resets the connection, and a reset may overtake what we sent last. So read on
+// until the peer's end of file, or until its kernel has everything and it has nothing to say.
+void TcpLink::drain() {
+  const auto deadline = Clock::now() + kDrainTime;
+  while (true) {
+    const ssize_t n = ::recv(fd_, in_->bytes, sizeof(in_->bytes), 0);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+      return;
+    }
+    const int wait = milliseconds_until(deadline);
+    if (wait == 0) {
+      return;
+    }
+    if (n < 0) {
+      pollfd p{fd_, POLLIN, 0};
+      int unsent = 0;
+      if (::poll(&p, 1, std::min(wait, kQuietMilliseconds)) == 0 && ::ioctl(fd_, SIOCOUTQ, &unsent) == 0 &&
+          unsent == 0) {
+        return;
+      }
+    }
+  }
+}
+
+std::unique_ptr<Link> make_tcp_link(int fd, int peer_rank) { return std::make_unique<TcpLink>(fd, peer_rank); }
+
+}  // namespace collectives

@@ -1,0 +1,138 @@
+// A message link over a connected stream socket. The frames are described in wire.h.
+//
+// Flow control. Of every stream a sender has at most kEagerBytes in flight until it has heard the peer on that stream
+// (which proves that the peer opened it), then kWindowBytes. "In flight" means not yet consumed: delivered into a posted
+// receive. Every frame of a stream carries how much its sender has consumed, so ranks that exchange data need no frames
+// of their own for that; a rank that only receives sends a credit frame per kCreditBytes consumed, while it has receives
+// posted. It also sends one, with no data consumed yet, when its receives add up to more than half the eager limit, or
+// when it has waited for a while: so the peer's window opens before the peer runs into the eager limit, and the
+// signatures of two ranks that both only wait for each other still meet. Nothing of that happens to short messages.
+//
+// A receiver never stops reading its socket: what cannot be delivered goes to a stash, which flow control bounds. The
+// number of streams that a rank may begin before the peer opens them is bounded in the same way (wire::kStreamsAhead).
+//
+// Bytes of a stream whose signature differs from the peer's are kept from the caller's memory.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/transport.h"
+#include "transports/tcp_stream.h"
+#include "transports/wire.h"
+
+namespace collectives {
+
+class TcpLink : public Link {
+ public:
+  TcpLink(int fd, int peer_rank);
+  ~TcpLink() override;
+  TcpLink(const TcpLink&) = delete;
+  TcpLink& operator=(const TcpLink&) = delete;
+
+  std::string_view transport() const override { return "tcp"; }
+  void open(Stream& stream) override;
+  void close(Stream& stream) override;
+  bool progress() override;
+  void abort(const std::string& report) override;
+  // Blocks, for about a second at most.
+  void shut_down() override;
+  LinkEvent event() override;
+  // -1 after kClosed, kFailed and shut_down().
+  int descriptor() const override { return down_ ? -1 : fd_; }
+  bool wants_write() const override { return !down_ && blocked_ && has_output(); }
+
+  // Streams that the peer has begun and this rank has not opened.
+  std::size_t unknown_streams() const { return unknown_; }
+
+ private:
+  // tcp_link.cc
+  void fail(const std::string& why);
+  void ended(int error);
+  void push_event(LinkEvent::Kind kind, const std::string& text);
+  bool all_sent() const;
+  void drain();
+
+  // tcp_link_send.cc
+  bool has_output() const { return out_head_ < out_.size() || frame_left_ > 0; }
+  bool fill();
+  bool fill_turn(std::int64_t max_frame, bool* big);
+  bool write_some();
+  bool write_once(bool* moved);
+  bool may_speak(const TcpStream& s) const;
+  bool credit_due(const TcpStream& s) const;
+  std::int64_t sendable(const TcpStream& s) const;
+  void append_frame(wire::FrameType type, TcpStream* s, std::int64_t length);
+  void append_bytes(const void* data, std::size_t bytes);
+  void finish_frame_from_copy();
+
+  // tcp_link_receive.cc
+  bool settle();
+  bool read_some();
+  void parse();
+  void on_header(const wire::FrameHeader& header);
+  void on_stream_frame(const wire::FrameHeader& header);
+  TcpStream* stream_of(const wire::FrameHeader& header);
+  void on_payload(const std::byte* data, std::size_t bytes);
+  void note_taken() { ++streams_taken_; }
+  static bool complete_ready(TcpStream& s);
+  std::int64_t deliver(TcpStream& s, const std::byte* data, std::int64_t bytes);
+  bool deliver_stash(TcpStream& s);
+  void reduce_bytes(TcpStream& s, ReceiveRequest& r, const std::byte* data, std::int64_t bytes);
+  bool can_land(const TcpStream* s) const;
+  std::size_t plan_landing(iovec* vectors, int* count);
+  void land(std::size_t bytes);
+
+  int fd_;
+  const int peer_;
+  bool down_ = false;
+  bool bye_received_ = false;
+  int write_error_ = 0;
+  int idle_ = 0;  // calls of progress() in a row that moved nothing
+  std::deque<LinkEvent> events_;
+
+  std::unordered_map<StreamKey, TcpStream, StreamKeyHash> streams_;
+  std::vector<TcpStream*> open_;
+  std::unordered_map<std::uint32_t, OpenedWindow> opened_;  // by communicator
+  std::size_t unknown_ = 0;
+  std::uint32_t streams_started_ = 0;  // by us
+  std::uint32_t peer_taken_ = 0;       // of these, opened by the peer
+  std::uint32_t streams_taken_ = 0;    // begun by the peer and opened here
+  std::uint32_t taken_announced_ = 0;
+
+  // Output: first out_ from out_head_ on, then frame_left_ bytes of frame_request_.
+  std::vector<std::byte> out_;
+  std::size_t out_head_ = 0;
+  TcpStream* frame_stream_ = nullptr;
+  SendRequest* frame_request_ = nullptr;
+  std::int64_t frame_left_ = 0;
+  bool blocked_ = false;  // the socket did not take everything
+  std::size_t turn_ = 0;
+  bool abort_queued_ = false;
+  std::string abort_report_;
+
+  // Input: in_ holds in_bytes_, none or the beginning of a header, whenever the link waits for more.
+  struct alignas(64) InputBuffer {
+    std::byte bytes[64 << 10];
+  };
+  std::unique_ptr<InputBuffer> in_;
+  std::size_t in_bytes_ = 0;
+  std::unique_ptr<InputBuffer> bounce_;  // what the reducer reads
+  wire::FrameHeader frame_;              // the frame being read
+  std::size_t payload_left_ = 0;
+  TcpStream* current_ = nullptr;  // its stream; nullptr: nobody wants the payload
+  std::string report_;
+};
+
+// Takes ownership of a connected, authenticated stream socket (TCP, or a Unix socket pair).
+std::unique_ptr<Link> make_tcp_link(int fd, int peer_rank);
+
+}  // namespace collectives

@@ -1,0 +1,257 @@
+// The sending half of the TCP link.
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transports/tcp_link.h"
+
+namespace collectives {
+namespace {
+
+using wire::FrameType;
+
+// Payloads up to this size are copied behind their header: that is cheaper than another entry for the kernel, it lets
+// many small frames go out with one call, and the request is done at once.
+constexpr std::int64_t kPackBytes = 2048;
+constexpr std::size_t kOutBytes = 32 << 10;  // packed before a call
+constexpr std::int64_t kMaxFrame = wire::kWindowBytes;
+constexpr std::int64_t kMaxFrameShared = 64 << 10;  // when several streams have something to send
+// A frame shorter than this waits for more credit, unless it is the end of its message.
+constexpr std::int64_t kLeastFrame = 16 << 10;
+constexpr std::int64_t kCreditBytes = wire::kWindowBytes / 4;
+constexpr int kVectors = 64;
+constexpr int kRounds = 4;
+constexpr std::uint32_t kTakenStep = wire::kStreamsAhead / 4;
+
+// A receiver that has not spoken yet does so when it expects more than half the eager limit; so a sender that holds back
+// less than kLeastFrame bytes of the eager limit has always more than that in flight.
+static_assert(wire::kEagerBytes - kLeastFrame > wire::kEagerBytes / 2);
+static_assert(wire::kWindowBytes - kLeastFrame > 2 * kCreditBytes);
+
+}  // namespace
+
+// The first frame of a stream must wait while the peer is too far behind.
+bool TcpLink::may_speak(const TcpStream& s) const {
+  return s.started || streams_started_ - peer_taken_ < wire::kStreamsAhead;
+}
+
+bool TcpLink::credit_due(const TcpStream& s) const {
+  if (s.started) {
+    // Without receives, which may be the end of the stream, credit is less urgent.
+    return s.consumed - s.announced >= (s.stream->receives.empty() ? 2 * kCreditBytes : kCreditBytes);
+  }
+  if (!may_speak(s)) {
+    return false;
+  }
+  if (s.announce || s.received > wire::kEagerBytes / 2) {
+    return true;
+  }
+  std::int64_t expected = s.consumed;
+  for (const ReceiveRequest* r : s.stream->receives) {
+    expected += r->remaining;
+    if (expected > wire::kEagerBytes / 2) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// How many bytes of its first request the stream may send now.
+std::int64_t TcpLink::sendable(const TcpStream& s) const {
+  const std::int64_t remaining = s.stream->sends.front()->remaining;
+  const std::int64_t limit = s.heard ? wire::kWindowBytes : wire::kEagerBytes;
+  const std::int64_t window = limit - (s.sent - s.acked);
+  if (window >= remaining) {
+    return remaining;
+  }
+  return window < kLeastFrame ? 0 : window;
+}
+
+void TcpLink::append_bytes(const void* data, std::size_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(data);
+  out_.insert(out_.end(), begin, begin + bytes);
+}
+
+void TcpLink::append_frame(FrameType type, TcpStream* s, std::int64_t length) {
+  wire::FrameHeader header;
+  header.type = type;
+  header.length = static_cast<std::uint32_t>(length);
+  header.streams_taken = taken_announced_ = streams_taken_;
+  if (s != nullptr) {
+    if (!s->started) {
+      s->started = true;
+      header.first = true;
+      ++streams_started_;
+    }
+    header.communicator = s->key.communicator;
+    header.sequence = s->key.sequence;
+    header.signature = s->stream->signature;
+    header.credit = static_cast<std::uint64_t>(s->consumed);
+    s->announced = s->consumed;
+    s->sent += length;
+  }
+  std::byte encoded[wire::kHeaderBytes];
+  wire::encode(header, encoded);
+  append_bytes(encoded, sizeof(encoded));
+}
+
+// Collects the next output. Called when there is none.
+bool TcpLink::fill() {
+  out_.clear();
+  out_head_ = 0;
+  if (abort_queued_) {
+    abort_queued_ = false;
+    append_frame(FrameType::kAbort, nullptr, static_cast<std::int64_t>(abort_report_.size()));
+    append_bytes(abort_report_.data(), abort_report_.size());
+  }
+  std::size_t senders = 0;
+  for (TcpStream* s : open_) {
+    const bool sends = !s->stream->sends.empty();
+    senders += sends ? 1 : 0;
+    // A frame of data tells the credit as well; but one that cannot go must not hold the credit back.
+    if (credit_due(*s) && !(sends && (s->stream->sends.front()->token || sendable(*s) > 0))) {
+      append_frame(FrameType::kCredit, s, 0);
+    }
+  }
+  bool big = false;
+  if (senders > 0) {
+    while (out_.size() < kOutBytes && !big && fill_turn(senders > 1 ? kMaxFrameShared : kMaxFrame, &big)) {
+    }
+  }
+  if (out_.empty() && streams_taken_ - taken_announced_ >= kTakenStep) {
+    append_frame(FrameType::kStreams, nullptr, 0);
+  }
+  return !out_.empty();
+}
+
+// One frame of every stream that can send, beginning where the last turn ended; stops at one too big to pack.
+bool TcpLink::fill_turn(std::int64_t max_frame, bool* big) {
+  bool any = false;
+  const std::size_t count = open_.size();
+  const std::size_t first = turn_;
+  for (std::size_t i = 0; i < count && out_.size() < kOutBytes; ++i) {
+    const std::size_t index = (first + i) % count;
+    TcpStream& s = *open_[index];
+    auto& sends = s.stream->sends;
+    if (sends.empty() || !may_speak(s)) {
+      continue;
+    }
+    SendRequest& r = *sends.front();
+    if (r.token) {
+      append_frame(FrameType::kToken, &s, 0);
+    } else {
+      const std::int64_t bytes = std::min(sendable(s), max_frame);
+      if (bytes <= 0) {
+        continue;
+      }
+      append_frame(FrameType::kData, &s, bytes);
+      turn_ = index + 1;
+      frame_stream_ = &s;
+      frame_request_ = &r;
+      frame_left_ = bytes;
+      if (bytes > kPackBytes) {
+        *big = true;
+        return true;
+      }
+      finish_frame_from_copy();
+    }
+    any = true;
+    turn_ = index + 1;
+    if (r.token || r.remaining == 0) {
+      r.done = true;
+      sends.erase(sends.begin());
+    }
+  }
+  return any;
+}
+
+// Copies the rest of the frame in progress, so that nothing refers to its request any more.
+void TcpLink::finish_frame_from_copy() {
+  SendRequest& r = *frame_request_;
+  r.source.seek(r.source.offset());
+  while (frame_left_ > 0) {
+    const Span piece = r.source.piece(frame_left_);
+    append_bytes(piece.data, static_cast<std::size_t>(piece.bytes));
+    r.source.advance(piece.bytes);
+    r.remaining -= piece.bytes;
+    frame_left_ -= piece.bytes;
+    bytes_sent += piece.bytes;
+  }
+}
+
+bool TcpLink::write_some() {
+  bool moved = false;
+  for (int round = 0; round < kRounds && write_error_ == 0; ++round) {
+    if (!has_output()) {
+      if (!fill()) {
+        blocked_ = false;
+        break;
+      }
+      moved = true;  // packed requests are done
+    }
+    if (!write_once(&moved)) {
+      break;
+    }
+  }
+  return moved;
+}
+
+// One system call; true when the socket took everything that was offered.
+bool TcpLink::write_once(bool* moved) {
+  iovec vectors[kVectors];
+  int count = 0;
+  std::size_t offered = 0;
+  if (out_head_ < out_.size()) {
+    vectors[count++] = {out_.data() + out_head_, out_.size() - out_head_};
+    offered = out_.size() - out_head_;
+  }
+  if (frame_left_ > 0) {
+    SpanCursor cursor = frame_request_->source;
+    cursor.seek(cursor.offset());  // past empty spans
+    for (std::int64_t left = frame_left_; left > 0 && count < kVectors;) {
+      const Span piece = cursor.piece(left);
+      vectors[count++] = {piece.data, static_cast<std::size_t>(piece.bytes)};
+      offered += static_cast<std::size_t>(piece.bytes);
+      left -= piece.bytes;
+      cursor.advance(piece.bytes);
+    }
+  }
+  msghdr message{};
+  message.msg_iov = vectors;
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  ssize_t n;
+  do {
+    n = count == 1 ? ::send(fd_, vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                   : ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) {
+    blocked_ = errno == EAGAIN || errno == EWOULDBLOCK;
+    if (!blocked_) {
+      write_error_ = errno;  // what the peer sent before is still read; read_some() reports the failure
+    }
+    return false;
+  }
+  *moved = true;
+  const std::size_t from_out = std::min(static_cast<std::size_t>(n), out_.size() - out_head_);
+  out_head_ += from_out;
+  const std::int64_t from_frame = n - static_cast<std::int64_t>(from_out);
+  if (from_frame > 0) {
+    SendRequest& r = *frame_request_;
+    r.source.advance(from_frame);
+    r.remaining -= from_frame;
+    frame_left_ -= from_frame;
+    bytes_sent += from_frame;
+    if (r.remaining == 0) {
+      r.done = true;
+      auto& sends = frame_stream_->stream->sends;
+      sends.erase(sends.begin());
+    }
+  }
+  blocked_ = static_cast<std::size_t>(n) < offered;
+  return !blocked_;
+}
+
+}  // namespace collectives

@@ -1,0 +1,208 @@
+"""The launch environment: the one place that reads the ``COLLECTIVES_*`` variables.
+
+================================ ================================================================================
+``COLLECTIVES_RANK``             number of this process, 0 to size - 1
+``COLLECTIVES_SIZE``             number of processes of the job
+``COLLECTIVES_RENDEZVOUS``       ``host:port`` on which rank 0 listens, ``[address]:port`` for IPv6 addresses
+``COLLECTIVES_TOKEN``            secret of the job, the same on every rank; needed beyond loopback
+``COLLECTIVES_TRANSPORT``        ``auto`` (default), ``shm`` or ``tcp``
+``COLLECTIVES_TIMEOUT``          seconds a start or a collective may take
+``COLLECTIVES_RENDEZVOUS_FD``    rank 0: an inherited descriptor that already listens on the rendezvous address
+================================ ================================================================================
+
+Explicit arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has
+one rank.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TRANSPORTS = ("auto", "shm", "tcp")
+START_TIMEOUT = 60.0  # seconds, when no timeout is given
+MAX_SIZE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Environment:
+    """How this process was started.
+
+    Attributes:
+        rank: number of this process.
+        size: number of processes.
+        rendezvous: host and port on which rank 0 listens; ``None`` in a world of one.
+        token: secret of the job; never shown by ``repr``.
+        transport: one of ``TRANSPORTS``.
+        timeout: seconds, or ``None`` when neither the caller nor the environment gave one.
+        rendezvous_fd: descriptor of a socket that listens on the rendezvous address, or -1.
+    """
+
+    rank: int = 0
+    size: int = 1
+    rendezvous: tuple[str, int] | None = None
+    token: bytes = field(default=b"", repr=False)
+    transport: str = "auto"
+    timeout: float | None = None
+    rendezvous_fd: int = -1
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds that starting may take."""
+        return START_TIMEOUT if self.timeout is None else self.timeout
+
+
+def library_version() -> str:
+    """The version of the installed package, ``"unknown"`` when it is run from its sources."""
+    try:
+        return importlib.metadata.version("collectives")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def read_environment(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    token: str | bytes | None = None,
+    transport: str | None = None,
+    timeout: float | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Environment:
+    """Combines explicit arguments with the environment; arguments win.
+
+    Args:
+        rank, size, rendezvous, token, transport, timeout: as the variables of the same name; ``None`` means "not given".
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: a value is not acceptable; the text names the argument or variable, its value and what is accepted.
+        TypeError: an argument has a wrong type.
+    """
+    variables = os.environ if environ is None else environ
+
+    def choose(name: str, argument: object) -> tuple[object, str]:
+        """The value in force (``None`` if there is none) and what to call it in an error."""
+        variable = f"COLLECTIVES_{name.upper()}"
+        if argument is not None:
+            return argument, f"{name}="
+        return variables.get(variable) or None, variable
+
+    rank_value, rank_source = choose("rank", rank)
+    size_value, size_source = choose("size", size)
+    address_value, address_source = choose("rendezvous", rendezvous)
+    token_value, token_source = choose("token", token)
+    transport_value, transport_source = choose("transport", transport)
+    timeout_value, timeout_source = choose("timeout", timeout)
+    fd_value, fd_source = choose("rendezvous_fd", None)
+
+    chosen_transport = _transport(transport_value, transport_source)
+    chosen_timeout = None if timeout_value is None else _seconds(timeout_value, timeout_source)
+    chosen_token = b"" if token_value is None else _token(token_value, token_source)
+
+    if size_value is None and rank_value is not None and _integer(rank_value, rank_source, 0, MAX_SIZE - 1) > 0:
+        raise ValueError(
+            f"{rank_source} is {rank_value!r} but the number of ranks is not given: set COLLECTIVES_SIZE or pass size="
+        )
+    chosen_size = 1 if size_value is None else _integer(size_value, size_source, 1, MAX_SIZE)
+    if chosen_size > 1 and rank_value is None:
+        raise ValueError(
+            f"{size_source} is {size_value!r} but the rank of this process is not given: set COLLECTIVES_RANK or pass "
+            f"rank=, a number from 0 to {chosen_size - 1}"
+        )
+    chosen_rank = 0 if rank_value is None else _integer(rank_value, rank_source, 0, chosen_size - 1)
+    address = None if address_value is None else _address(address_value, address_source)
+    if chosen_size > 1 and address is None:
+        raise ValueError(
+            f"{size_source} is {size_value!r} but no rendezvous is given: set COLLECTIVES_RENDEZVOUS or pass "
+            "rendezvous=, the host:port on which rank 0 listens (the same text on every rank)"
+        )
+    # The descriptor belongs to rank 0 only; others may find the variable in an environment they were given by mistake.
+    use_fd = fd_value is not None and chosen_rank == 0 and chosen_size > 1
+    return Environment(
+        rank=chosen_rank,
+        size=chosen_size,
+        rendezvous=address if chosen_size > 1 else None,
+        token=chosen_token,
+        transport=chosen_transport,
+        timeout=chosen_timeout,
+        rendezvous_fd=_integer(fd_value, fd_source, 0, 1 << 30) if use_fd else -1,
+    )
+
+
+def _integer(value: object, source: str, low: int, high: int) -> int:
+    accepted = f"an integer from {low} to {high} is accepted" if high >= low else "no value is accepted"
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        try:
+            value = value.__index__()  # type: ignore[attr-defined]  # NumPy integers and the like
+        except (AttributeError, TypeError):
+            raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}") from None
+    try:
+        number = int(value, 10) if isinstance(value, str) else int(value)
+    except ValueError:
+        raise ValueError(f"{source} is {value!r}; {accepted}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{source} is {value!r}; {accepted}")
+    return number
+
+
+def _seconds(value: object, source: str) -> float:
+    accepted = "a positive number of seconds is accepted"
+    if isinstance(value, bool):
+        raise TypeError(f"{source} is {value!r}; {accepted}")
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}") from None
+    except ValueError:
+        raise ValueError(f"{source} is {value!r}; {accepted}") from None
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise ValueError(f"{source} is {value!r}; {accepted}")
+    return seconds
+
+
+def _token(value: object, source: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    # The value itself is a secret, even when it has the wrong type.
+    raise TypeError(f"{source} is of type {type(value).__name__}; a str or bytes is accepted")
+
+
+def _transport(value: object, source: str) -> str:
+    names = ", ".join(TRANSPORTS)
+    if value is None:
+        return "auto"
+    if value == "local":
+        raise ValueError(
+            f"{source} is 'local', which is for threads of one process: call collectives.local_group(n) for it. "
+            f"Between processes {names} are accepted"
+        )
+    if not isinstance(value, str) or value not in TRANSPORTS:
+        raise ValueError(f"{source} is {value!r}; accepted are {names}")
+    return value
+
+
+def _address(value: object, source: str) -> tuple[str, int]:
+    accepted = "host:port is accepted, for example 10.0.0.1:29400, [fd00::1]:29400 or node1:29400"
+    if not isinstance(value, str):
+        raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}")
+    host, colon, port = value.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if not colon or not host or (":" in host) != bracketed or not (port.isascii() and port.isdigit()):
+        raise ValueError(f"{source} is {value!r}; {accepted}")
+    if not 1 <= int(port) <= 65535:
+        raise ValueError(f"{source} is {value!r}, whose port is not from 1 to 65535; {accepted}")
+    return host, int(port)

@@ -1,0 +1,255 @@
+"""Messages and authentication on the connections that are made while a job starts.
+
+A message is 4 bytes of magic, 4 bytes of length (big endian) and that much JSON. Every connection (to the rendezvous,
+for the hand-over of memory, for data) begins with the same four messages; C connects, L listens:
+
+    C -> L  hello       purpose, the ranks of both ends, a fresh nonce, and what the purpose adds
+    L -> C  challenge   a fresh nonce
+    C -> L  proof       HMAC-SHA256(token, "connecting", hello, challenge)
+    L -> C  proof       HMAC-SHA256(token, "listening", hello, challenge)
+
+So each side knows that the other has the token and means this very connection: the token never travels, an old proof
+fits no new nonce, and a proof cannot be sent back as one's own because the role is part of it. C proves first, so that a
+stranger who connects learns nothing that he could test guesses against.
+
+All functions that wait are generators ("tasks") over non-blocking sockets which yield the event they wait for. `run`
+drives one of them alone; `_loop.Loop` drives many.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import secrets
+import select
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Task = Generator[int, None, T]
+Message = dict[str, Any]
+
+PROTOCOL = 1
+MAGIC = b"CLV1"
+STRANGER_LIMIT = 4096  # bytes of one message before the sender is authenticated
+MEMBER_LIMIT = 64 << 20  # bytes of one message afterwards
+_HEADER = struct.Struct(">4sI")
+
+
+class WireError(Exception):
+    """The other side does not speak this protocol, or not correctly."""
+
+
+class EndedError(WireError):
+    """The other side closed the connection in the middle."""
+
+
+class RefusedError(WireError):
+    """The other side refused the connection and said why; ``reason`` is ``"token"`` for a wrong token."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the tokens differ" if reason == "token" else reason)
+        self.reason = reason
+
+
+class Deadline:
+    """A point in time; ``seconds`` is how far away it was when it was set."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def remaining(self) -> float:
+        """Seconds left, at least 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    def tighten(self, seconds: float) -> None:
+        """Moves the deadline to at most `seconds` from now."""
+        self._end = min(self._end, time.monotonic() + seconds)
+
+
+def run(task: Task[T], sock: socket.socket, deadline: Deadline) -> T:
+    """Drives one task to its end. Raises ``TimeoutError`` at the deadline."""
+    while True:
+        try:
+            event = next(task)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        poll = select.poll()
+        poll.register(sock, select.POLLIN if event == selectors.EVENT_READ else select.POLLOUT)
+        remaining = deadline.remaining()
+        if remaining == 0 or not poll.poll(remaining * 1000):
+            task.close()
+            raise TimeoutError(f"nothing came within {deadline.seconds:g} s")
+
+
+def connect(sock: socket.socket, address: Any) -> Task[None]:
+    """Connects a non-blocking socket. Raises ``OSError``."""
+    code = sock.connect_ex(address)
+    if code in (errno.EINPROGRESS, errno.EINTR):
+        yield selectors.EVENT_WRITE
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def encode(message: Message) -> bytes:
+    """A message as it goes over the wire."""
+    payload = json.dumps(message, separators=(",", ":")).encode()
+    return _HEADER.pack(MAGIC, len(payload)) + payload
+
+
+def decode(payload: bytes) -> Message:
+    """The reverse of `encode` without the header. Raises ``WireError``."""
+    try:
+        message = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise WireError("a message is not JSON") from None
+    if not isinstance(message, dict):
+        raise WireError(f"a message is a JSON {type(message).__name__}, not an object")
+    return message
+
+
+def send_bytes(sock: socket.socket, data: bytes) -> Task[None]:
+    """Sends all of `data`."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[sock.send(view, socket.MSG_NOSIGNAL) :]
+        except BlockingIOError:
+            yield selectors.EVENT_WRITE
+
+
+def send(sock: socket.socket, message: Message) -> Task[None]:
+    """Sends one message."""
+    yield from send_bytes(sock, encode(message))
+
+
+def receive_bytes(sock: socket.socket, count: int) -> Task[bytes]:
+    """Receives exactly `count` bytes and never more: what follows may carry descriptors or belong to the core."""
+    data = bytearray()
+    while len(data) < count:
+        try:
+            # In pieces, so that memory is only taken for what was really sent.
+            piece = sock.recv(min(count - len(data), 1 << 16))
+        except BlockingIOError:
+            yield selectors.EVENT_READ
+            continue
+        if not piece:
+            raise EndedError("the connection was closed by the other side")
+        data += piece
+    return bytes(data)
+
+
+def receive_payload(sock: socket.socket, limit: int) -> Task[bytes]:
+    """Receives one message of at most `limit` bytes and returns it undecoded."""
+    magic, length = _HEADER.unpack((yield from receive_bytes(sock, _HEADER.size)))
+    if magic != MAGIC:
+        raise WireError(f"it begins with {magic!r}, which is not this protocol")
+    if length > limit:
+        raise WireError(f"a message of {length} bytes, more than the {limit} that are accepted here")
+    return (yield from receive_bytes(sock, length))
+
+
+def receive(sock: socket.socket, limit: int = MEMBER_LIMIT) -> Task[Message]:
+    """Receives one message of at most `limit` bytes."""
+    return decode((yield from receive_payload(sock, limit)))
+
+
+def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message) -> Task[None]:
+    """The part of the side that connects.
+
+    Args:
+        hello: ``purpose`` (str), ``rank`` (own), ``to`` (the rank one means to reach), and whatever the purpose adds;
+            all of it is bound into the proofs.
+
+    Raises:
+        RefusedError, WireError, OSError: the connection is not to be used.
+    """
+    opening = encode({**hello, "protocol": PROTOCOL, "nonce": secrets.token_hex(32)})
+    yield from send_bytes(sock, opening)
+    challenge = yield from receive_payload(sock, STRANGER_LIMIT)
+    answer = decode(challenge)
+    if "refused" in answer:
+        raise RefusedError(str(answer["refused"]))
+    if not _is_nonce(answer.get("nonce")):
+        raise WireError("a challenge without a nonce")
+    yield from send(sock, {"proof": _proof(token, "connecting", opening[_HEADER.size :], challenge)})
+    answer = yield from receive(sock, STRANGER_LIMIT)
+    if "refused" in answer:
+        raise RefusedError(str(answer["refused"]))
+    if not _same(answer.get("proof"), _proof(token, "listening", opening[_HEADER.size :], challenge)):
+        raise RefusedError("token")
+
+
+def authenticate_listening(
+    sock: socket.socket, token: bytes, check: Callable[[Message], str | None]
+) -> Task[Message]:
+    """The part of the side that listens; returns the other side's hello.
+
+    Args:
+        check: looks at the hello, still unproven, and returns why it must be refused, or ``None``.
+
+    Raises:
+        WireError, OSError: the connection is to be closed.
+    """
+    opening = yield from receive_payload(sock, STRANGER_LIMIT)
+    hello = decode(opening)
+    rank = hello.get("rank")
+    if not isinstance(rank, int) or isinstance(rank, bool) or not _is_nonce(hello.get("nonce")):
+        raise WireError("a hello without a rank or a nonce")
+    refusal = check(hello)
+    if hello.get("protocol") != PROTOCOL:
+        refusal = f"it speaks protocol {hello.get('protocol')!r} and this side speaks {PROTOCOL}: install one version"
+    if refusal is not None:
+        yield from send(sock, {"refused": refusal})
+        raise WireError(refusal)
+    challenge = encode({"nonce": secrets.token_hex(32)})
+    yield from send_bytes(sock, challenge)
+    answer = yield from receive(sock, STRANGER_LIMIT)
+    if not _same(answer.get("proof"), _proof(token, "connecting", opening, challenge[_HEADER.size :])):
+        yield from send(sock, {"refused": "token"})
+        raise WireError(f"it said to be rank {rank} but does not know the token")
+    yield from send(sock, {"proof": _proof(token, "listening", opening, challenge[_HEADER.size :])})
+    return hello
+
+
+def _is_nonce(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64
+
+
+def _proof(token: bytes, role: str, hello: bytes, challenge: bytes) -> str:
+    text = b"".join(struct.pack(">I", len(part)) + part for part in (b"collectives", role.encode(), hello, challenge))
+    return hmac.new(token, text, hashlib.sha256).hexdigest()
+
+
+def _same(given: object, expected: str) -> bool:
+    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a numeric address is one of this machine's loopback addresses."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def require_token(token: bytes, host: str) -> None:
+    """Raises ``ValueError`` unless there is a token or `host` is a loopback address."""
+    if not token and not is_loopback(host):
+        raise ValueError(
+            f"the rendezvous address {host} is not a loopback address, so anyone on the network could join the job: set "
+            "COLLECTIVES_TOKEN to the same random secret on every rank, for example the output of `openssl rand -hex 32`"
+        )
