@@ -71,9 +71,15 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
     // The sums go ahead of the results, so that main 0 never waits for a round trip.
     each_segment([&](const Chunk& c) { b.send(other_main, sum_half(c, received), c.bytes); });
     each_segment([&](const Chunk& c) {
-      b.receive(other_main, at(c), c.bytes).await();
-      to_half(c);
+      b.receive(other_main, at(c), c.bytes);
+      if (end - my_main > 1) {
+        b.await();
+        to_half(c);
+      }
     });
+    if (end - my_main == 1) {
+      b.await();
+    }
   }
   Schedule schedule = b.build();
   schedule.chunks = 0;

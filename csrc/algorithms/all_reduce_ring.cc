@@ -48,12 +48,13 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   }
   for (int t = 0; t < n - 1; ++t) {
     each_segment(me - t, [&](std::int64_t at, std::int64_t stride, std::int64_t bytes) {
-      b.receive(previous, output(at, stride), bytes).await();
+      b.receive(previous, output(at, stride), bytes);
       if (t < n - 2) {
-        b.send(next, output(at, stride), bytes);
+        b.await().send(next, output(at, stride), bytes);
       }
     });
   }
+  b.await();
   Schedule schedule = b.build();
   schedule.chunks = 0;
   return schedule;

@@ -80,7 +80,13 @@ void boxes(ScheduleBuilder& b, const Chunk& c, const Problem& problem, int me, i
   }
   std::vector<FlagRef> reduced;
   for (int r = 0; r < size; ++r) {
-    if (r != me && parts[r].bytes > 0) {
+    if (r == me) {
+      continue;
+    }
+    if (c.index == 0 && mine.bytes == 0) {
+      reduced.push_back(flag_of(r, kCopied, c));  // the header comes before any other flag, so that it is compared
+    }
+    if (parts[r].bytes > 0) {
       reduced.push_back(flag_of(r, kReduced, c));
     }
   }
@@ -121,8 +127,9 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
       done.push_back({kReduced, static_cast<std::uint16_t>(r), 0});
     }
   }
+  b.wait(entered);
   if (mine.bytes > 0) {
-    b.wait(entered).reduce(sources, destinations, mine.bytes, true).signal(me, kReduced, 0);
+    b.reduce(sources, destinations, mine.bytes, true).signal(me, kReduced, 0);
   }
   b.wait(done);
   Schedule schedule = b.build();

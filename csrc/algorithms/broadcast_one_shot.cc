@@ -44,8 +44,8 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
   const int size = topology.size;
   ScheduleBuilder b;
   if (me == problem.root) {
-    b.signal(me, kHeaderFlag, 0).wait(of_others(me, size, kRead, 0));
-    b.wait(of_others(me, size, kHeaderFlag, 0));
+    b.signal(me, kHeaderFlag, 0).wait(of_others(me, size, kHeaderFlag, 0));
+    b.wait(of_others(me, size, kRead, 0));
     b.copy(input(0), {output(0)}, problem.bytes());
   } else {
     b.signal(me, kHeaderFlag, 0).wait(of_others(me, size, kHeaderFlag, 0));
@@ -65,8 +65,11 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   ScheduleBuilder b;
   const auto place = [&](const Chunk& c) { return inlined ? inline_payload(root) : box(root, c.index, 0); };
-  b.for_chunks(problem.bytes(), chunk_bytes, 2, [&](const Chunk& c) {
+  b.for_chunks(problem.bytes(), chunk_bytes, 3, [&](const Chunk& c) {
     if (me == root) {
+      if (c.index == 2) {
+        b.wait(of_others(me, size, kHeaderFlag, 0));
+      }
       if (c.index >= 2) {
         b.wait(of_others(me, size, kRead, c.index - 2));
       }
@@ -86,7 +89,10 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
     }
   }, 2);
   if (me == root) {
-    b.wait(of_others(me, size, kHeaderFlag, 0)).copy(input(0), {output(0)}, problem.bytes());
+    if (chunks < 3) {
+      b.wait(of_others(me, size, kHeaderFlag, 0));
+    }
+    b.copy(input(0), {output(0)}, problem.bytes());
   }
   Schedule schedule = b.build();
   schedule.chunks = inlined ? 0 : schedule.chunks;

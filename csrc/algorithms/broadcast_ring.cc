@@ -34,11 +34,14 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   if (place != 0) {
     b.send_token(previous);
     b.for_chunks(problem.bytes(), segment, 0, [&](const Chunk& c) {
-      b.receive(previous, output(c.offset, c.stride), c.bytes).await();
+      b.receive(previous, output(c.offset, c.stride), c.bytes);
       if (!last) {
-        b.send(next, output(c.offset, c.stride), c.bytes);
+        b.await().send(next, output(c.offset, c.stride), c.bytes);
       }
     });
+    if (last) {
+      b.await();
+    }
   } else {
     if (!last) {
       b.for_chunks(problem.bytes(), segment, 0,

@@ -46,11 +46,17 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
     const int parent = real(virtual_rank - low_bit);
     b.send_token(parent);
     b.for_chunks(problem.bytes(), segment, 0, [&](const Chunk& c) {
-      b.receive(parent, output(c.offset, c.stride), c.bytes).await();
+      b.receive(parent, output(c.offset, c.stride), c.bytes);
+      if (!children.empty()) {
+        b.await();
+      }
       for (const int child : children) {
         b.send(child, output(c.offset, c.stride), c.bytes);
       }
     });
+    if (children.empty()) {
+      b.await();
+    }
   } else {
     b.for_chunks(problem.bytes(), segment, 0, [&](const Chunk& c) {
       for (const int child : children) {

@@ -1,7 +1,7 @@
 // one_shot reduce: everyone publishes, the root reads all and reduces in rank order.
 //
-// Chunk by chunk through the boxes; a rank waits for the root to have read chunk k-1 after it has written chunk k, which
-// also keeps it from returning before everybody has entered.
+// Chunk by chunk through the boxes; a rank waits for the root to have read chunk k-1 after it has written chunk k, and at
+// the end for the last one: nobody returns before all have entered.
 //
 // Source: the linear reduce of MPI libraries.
 
@@ -33,12 +33,21 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   const auto place = [&](int r, const Chunk& c) { return inlined ? inline_payload(r) : box(r, c.index, 0); };
   ScheduleBuilder b;
-  b.for_chunks(problem.bytes(), chunk_bytes, 1, [&](const Chunk& c) {
+  // Waits until the root has read a chunk, the first time for its header too: that one is compared.
+  bool seen = false;
+  const auto wait_for_root = [&](std::int64_t chunk) {
+    if (!seen) {
+      b.wait({{kHeaderFlag, static_cast<std::uint16_t>(root), 0}});
+      seen = true;
+    }
+    b.wait({{kRead, static_cast<std::uint16_t>(root), static_cast<std::int32_t>(chunk)}});
+  };
+  b.for_chunks(problem.bytes(), chunk_bytes, 2, [&](const Chunk& c) {
     const std::uint8_t copied = c.index == 0 ? kHeaderFlag : kCopied;
     if (me != root) {
       b.copy(input(c.offset, c.stride), {place(me, c)}, c.bytes).signal(me, copied, c.index);
-      if (c.index > 0) {
-        b.wait({{kRead, static_cast<std::uint16_t>(root), c.index - 1}});
+      if (c.index > 0 && c.index + 1 < chunks) {
+        wait_for_root(c.index - 1);
       }
       return;
     }
@@ -54,10 +63,13 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
       }
     }
     b.wait(flags).reduce(sources, {output(c.offset, c.stride)}, c.bytes, true);
-    b.signal(me, kRead, c.index);
-  });
+    // Nobody waits for the last chunk but one: the last one implies it.
+    if (c.index + 2 != chunks) {
+      b.signal(me, kRead, c.index);
+    }
+  }, 2);
   if (me != root) {
-    b.wait({{kRead, static_cast<std::uint16_t>(root), static_cast<std::int32_t>(chunks - 1)}});
+    wait_for_root(chunks - 1);
   }
   return b.build();
 }

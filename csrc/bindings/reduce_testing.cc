@@ -60,8 +60,9 @@ void reduce_addresses(const std::string& isa, const std::string& dtype, const st
 void bind_reduce_testing(pybind11::module_& m) {
   namespace py = pybind11;
   m.def("_isas", &supported_isas, "Names of the instruction sets that this machine has reducers for, best first.");
-  m.def("_best_isa", [] { return std::string(best_reducer().isa); },
-        "Name of the instruction set that is used; the environment variable COLLECTIVES_ISA overrides the choice.");
+  m.def(
+      "_best_isa", [] { return std::string(best_reducer().isa); },
+      "Name of the instruction set that is used; the environment variable COLLECTIVES_ISA overrides the choice.");
   m.def("_reduce", &reduce_addresses, py::arg("isa"), py::arg("dtype"), py::arg("op"), py::arg("finish"),
         py::arg("divisor"), py::arg("sources"), py::arg("destinations"), py::arg("count"),
         "Run one kernel over buffers given by their addresses.");

@@ -45,13 +45,22 @@ Domain::Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector
 }
 
 Domain::Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<std::byte*> bases,
-               std::vector<int> doorbells)
+               std::vector<int> doorbells, std::shared_ptr<void> owner)
     : rank_(rank),
       limits_(limits),
       slot_mask_(limits.slots - 1),
       layout_(layout),
       bases_(std::move(bases)),
-      doorbells_(std::move(doorbells)) {}
+      doorbells_(std::move(doorbells)),
+      owner_(std::move(owner)) {}
+
+Domain::~Domain() {
+  for (int r = 0; owner_ == nullptr && r < size(); ++r) {
+    if (r != rank_ && doorbells_[r] >= 0) {
+      close(doorbells_[r]);
+    }
+  }
+}
 
 std::int64_t Domain::heap_offset(const void* data, std::int64_t bytes) const {
   const auto* start = static_cast<const std::byte*>(data);

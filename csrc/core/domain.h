@@ -71,11 +71,15 @@ struct SegmentLayout {
 
 class Domain {
  public:
-  // mappings[r]: the segment of rank r, empty where r is not in the domain. doorbells[r]: an eventfd or -1.
+  // mappings[r]: the segment of rank r, empty where r is not in the domain. doorbells[r]: an eventfd, which the domain takes
+  // over, or -1.
   Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<Mapping> mappings, std::vector<int> doorbells);
-  // A domain whose segments belong to somebody else (replicas of one process).
+  // A domain whose segments and doorbells belong to `owner` and to the engines (replicas of one process).
   Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<std::byte*> bases,
-         std::vector<int> doorbells);
+         std::vector<int> doorbells, std::shared_ptr<void> owner);
+  ~Domain();
+  Domain(const Domain&) = delete;
+  Domain& operator=(const Domain&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(bases_.size()); }
@@ -130,6 +134,7 @@ class Domain {
   std::vector<Mapping> mappings_;
   std::vector<std::byte*> bases_;
   std::vector<int> doorbells_;
+  std::shared_ptr<void> owner_;  // of segments that several domains of this process share
 };
 
 }  // namespace collectives

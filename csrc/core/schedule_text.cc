@@ -14,76 +14,83 @@ std::string_view name_of(StepKind kind) {
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
+// Appends instead of adding strings up, at which GCC 12 warns of overlaps that cannot be (its bug 105651).
+template <typename... Parts>
+void add(std::string& text, const Parts&... parts) {
+  (text.append(parts), ...);
+}
+
 std::string to_text(const Operand& operand) {
   constexpr std::array<std::string_view, 7> kNames = {"input",  "output",     "scratch",    "box",
                                                       "inline", "peer_input", "peer_output"};
   std::string text(kNames.at(static_cast<std::size_t>(operand.region)));
   if (operand.region >= Region::kBox) {
-    text += "[" + std::to_string(operand.member) + "]";
+    add(text, "[", std::to_string(operand.member), "]");
   }
   if (operand.region == Region::kBox) {
-    text += "#" + std::to_string(operand.chunk);
+    add(text, "#", std::to_string(operand.chunk));
   }
-  text += "@" + std::to_string(operand.offset);
+  add(text, "@", std::to_string(operand.offset));
   if (operand.stride != 0) {
-    text += "+" + std::to_string(operand.stride) + "i";
+    add(text, "+", std::to_string(operand.stride), "i");
   }
   return text;
 }
 
 std::string to_text(const FlagRef& flag) {
-  if (flag.flag == kHeaderFlag) {
-    return "header[" + std::to_string(flag.member) + "]";
+  std::string text = flag.flag == kHeaderFlag ? "header" : "flag";
+  if (flag.flag != kHeaderFlag) {
+    add(text, std::to_string(flag.flag));
   }
-  return "flag" + std::to_string(flag.flag) + "[" + std::to_string(flag.member) + "]#" + std::to_string(flag.chunk);
+  add(text, "[", std::to_string(flag.member), "]");
+  if (flag.flag != kHeaderFlag) {
+    add(text, "#", std::to_string(flag.chunk));
+  }
+  return text;
 }
 
 template <typename Items>
-std::string list(const Items& items) {
-  std::string text;
+void add_list(std::string& text, const Items& items) {
   for (const auto& item : items) {
-    text += " " + to_text(item);
+    add(text, " ", to_text(item));
   }
-  return text;
 }
 
 }  // namespace
 
 std::string to_text(const Schedule& schedule) {
   std::string text;
-  std::string indent;
+  bool inside = false;  // a loop
   for (const Step& step : schedule.steps) {
-    if (step.kind == StepKind::kEndLoop) {
-      indent.clear();
-    }
-    std::string line;
-    if (step.waits.count > 0) {
-      line += " wait" + list(schedule.waits(step));
-    }
     const bool message =
         step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce;
     const bool moves = message || step.kind == StepKind::kCopy || step.kind == StepKind::kReduce;
-    line += (line.empty() ? " " : "; ") + std::string(name_of(step.kind));
+    inside = inside && step.kind != StepKind::kEndLoop;
+    add(text, inside ? "  " : "");
+    if (step.waits.count > 0) {
+      add(text, "wait");
+      add_list(text, schedule.waits(step));
+      add(text, "; ");
+    }
+    add(text, name_of(step.kind));
     if (moves || step.kind == StepKind::kLoop) {
-      line += " " + std::to_string(step.length);
+      add(text, " ", std::to_string(step.length));
     }
     if (message) {
-      line += (step.kind == StepKind::kSend ? " to " : " from ") + std::to_string(step.peer);
+      add(text, step.kind == StepKind::kSend ? " to " : " from ", std::to_string(step.peer));
     }
-    line += list(schedule.sources(step));
+    add_list(text, schedule.sources(step));
     if (step.destinations.count > 0) {
-      line += " ->" + list(schedule.destinations(step));
+      add(text, " ->");
+      add_list(text, schedule.destinations(step));
     }
-    if (step.finish) {
-      line += " finish";
-    }
+    add(text, step.finish ? " finish" : "");
     if (step.signals.count > 0) {
-      line += "; signal" + list(schedule.signals(step));
+      add(text, "; signal");
+      add_list(text, schedule.signals(step));
     }
-    text += indent + line.substr(1) + "\n";
-    if (step.kind == StepKind::kLoop) {
-      indent = "  ";
-    }
+    add(text, "\n");
+    inside = inside || step.kind == StepKind::kLoop;
   }
   return text;
 }

@@ -83,4 +83,26 @@ class Link {
   std::int64_t bytes_sent = 0;  // payload only
 };
 
+class Domain;
+
+// A transport: how two ranks exchange data. Mapped transports also let them address each other's memory.
+struct Transport {
+  std::string_view name;  // "local", "shm", "tcp"
+  std::string_view description;
+  std::string_view memory;  // mapped transports: the memory kind (core/memory.h) that segments are made of
+  // Mapped transports: a link over the fifos of a domain.
+  std::unique_ptr<Link> (*over_domain)(const Domain& domain, int peer);
+  // Message transports: a link over a connected, authenticated stream socket, which it takes over.
+  std::unique_ptr<Link> (*over_socket)(int descriptor, int peer);
+};
+
+struct RegisterTransport {
+  explicit RegisterTransport(const Transport& transport);
+};
+
+const std::vector<Transport>& transports();
+
+// The transport of that name; ArgumentError with the list of names when this build has none.
+const Transport& find_transport(std::string_view name);
+
 }  // namespace collectives

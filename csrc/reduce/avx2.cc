@@ -1,10 +1,12 @@
-// The reducer for AVX2, with the conversions of F16C. Not FMA: no kernel has a use for it, and contraction would change results.
+// The reducer for AVX2, with the conversions of F16C. Not FMA: no kernel has a use for it, and contraction would change
+// results.
 #if defined(__x86_64__)
 
 #define COLLECTIVES_VECTOR_BYTES 32
 #define COLLECTIVES_F16C 1
 
 // Every header but the kernels' own comes before the switch of the instruction set; see reduce/kernels.h.
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <cstddef>
@@ -32,8 +34,10 @@ namespace collectives {
 namespace {
 
 bool supported() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;  // not a name that every compiler knows
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return f16c && __builtin_cpu_supports("avx2");
 }
 
 const RegisterReducer registration({"avx2", 1, supported, kernel});

@@ -13,6 +13,7 @@
 #include "core/reducer.h"
 #include "core/types.h"
 #include "reduce/elements.h"
+#include "reduce/loop.h"
 #include "reduce/operations.h"
 
 namespace collectives {
@@ -27,83 +28,25 @@ inline constexpr std::size_t kPartialElements = 512;
 // What is copied on to further destinations at a time, while it is in the first-level cache.
 inline constexpr std::size_t kCopyBytes = 8192;
 
-constexpr int middle(int low, int high) { return low + (high - low + 1) / 2; }
-
-// The canonical tree over sources [kLow, kHigh), for the lanes that start at element `i`.
-template <class In, class Operation, int kLow, int kHigh, int kBytes>
-COLLECTIVES_INLINE Register<typename In::Value, kBytes> tree(const typename In::Stored* const* sources, std::size_t i) {
-  if constexpr (kHigh - kLow == 1) {
-    return In::template load<kBytes>(sources[kLow] + i);
-  } else {
-    constexpr int kMiddle = middle(kLow, kHigh);
-    return Operation::combine(tree<In, Operation, kLow, kMiddle, kBytes>(sources, i),
-                              tree<In, Operation, kMiddle, kHigh, kBytes>(sources, i));
-  }
-}
-
-// As many steps of kUnroll registers of kBytes (kOneElement: of one element) as fit; returns where they ended.
-// All registers of a step are computed before the first is stored, so a destination may be a source.
-template <class In, class Out, class Operation, bool kDivide, int kSources, int kDestinations, int kBytes, int kUnroll>
-COLLECTIVES_INLINE std::size_t sweep(typename Out::Stored* const* destinations,
-                                     const typename In::Stored* const* sources, std::size_t i, std::size_t count,
-                                     typename In::Value divisor) {
-  using Value = typename In::Value;
-  constexpr std::size_t kLanes = lanes<Value, kBytes>();
-  for (; count - i >= kLanes * kUnroll; i += kLanes * kUnroll) {
-    Register<Value, kBytes> results[kUnroll];
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnroll; ++u) {
-      results[u] = tree<In, Operation, 0, kSources, kBytes>(sources, i + u * kLanes);
-      if constexpr (kDivide) results[u] = results[u] / divisor;
-    }
-#pragma GCC unroll 8
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma GCC unroll 2
-      for (int d = 0; d < kDestinations; ++d) Out::template store<kBytes>(destinations[d] + i + u * kLanes, results[u]);
-    }
-  }
-  return i;
-}
-
-// Reduces `count` elements of kSources sources, from element `from` of each, to element `to` of each destination.
-// Not inlined, so that the dispatch in front of it needs no stack frame: it decides the time of tiny messages.
-template <class In, class Out, class Operation, bool kDivide, int kSources, int kDestinations>
-__attribute__((noinline)) void fixed(void* const* destinations, const void* const* sources, std::size_t to,
-                                     std::size_t from, std::size_t count, double divisor) {
-  typename Out::Stored* d[kDestinations];
-  const typename In::Stored* s[kSources];
-#pragma GCC unroll 2
-  for (int k = 0; k < kDestinations; ++k) d[k] = static_cast<typename Out::Stored*>(destinations[k]) + to;
-#pragma GCC unroll 8
-  for (int k = 0; k < kSources; ++k) s[k] = static_cast<const typename In::Stored*>(sources[k]) + from;
-  const auto value = static_cast<typename In::Value>(divisor);
-  // Few sources leave registers free and the loop overhead counts; many need them all.
-  constexpr int kUnroll = kSources <= 2 ? 4 : kSources <= 4 ? 2 : 1;
-  constexpr int kFull = COLLECTIVES_VECTOR_BYTES;
-  std::size_t i = 0;
-  if constexpr (kUnroll > 1) {
-    i = sweep<In, Out, Operation, kDivide, kSources, kDestinations, kFull, kUnroll>(d, s, i, count, value);
-  }
-  i = sweep<In, Out, Operation, kDivide, kSources, kDestinations, kFull, 1>(d, s, i, count, value);
-  if constexpr (kFull > kLeastBytes) {
-    i = sweep<In, Out, Operation, kDivide, kSources, kDestinations, kLeastBytes, 1>(d, s, i, count, value);
-  }
-  sweep<In, Out, Operation, kDivide, kSources, kDestinations, kOneElement, 1>(d, s, i, count, value);
-}
-
 // The partial result of `n` > kFixedSources / 2 sources for a block of at most kPartialElements elements.
 template <class Element, class Operation>
 void partial(typename Element::Value* out, const void* const* sources, int n, std::size_t from, std::size_t count) {
-  using Partial = Plain<typename Element::Value>;
+  using Partial = typename Element::Partial;
   void* destination = out;
   static_assert(kFixedSources == 8);
   switch (n) {
-    case 4: return fixed<Element, Partial, Operation, false, 4, 1>(&destination, sources, 0, from, count, 1);
-    case 5: return fixed<Element, Partial, Operation, false, 5, 1>(&destination, sources, 0, from, count, 1);
-    case 6: return fixed<Element, Partial, Operation, false, 6, 1>(&destination, sources, 0, from, count, 1);
-    case 7: return fixed<Element, Partial, Operation, false, 7, 1>(&destination, sources, 0, from, count, 1);
-    case 8: return fixed<Element, Partial, Operation, false, 8, 1>(&destination, sources, 0, from, count, 1);
-    default: break;
+    case 4:
+      return fixed<Element, Partial, Operation, false, 4, 1>(&destination, sources, 0, from, count, 1);
+    case 5:
+      return fixed<Element, Partial, Operation, false, 5, 1>(&destination, sources, 0, from, count, 1);
+    case 6:
+      return fixed<Element, Partial, Operation, false, 6, 1>(&destination, sources, 0, from, count, 1);
+    case 7:
+      return fixed<Element, Partial, Operation, false, 7, 1>(&destination, sources, 0, from, count, 1);
+    case 8:
+      return fixed<Element, Partial, Operation, false, 8, 1>(&destination, sources, 0, from, count, 1);
+    default:
+      break;
   }
   alignas(64) typename Element::Value right[kPartialElements];
   const int left_sources = middle(0, n);
@@ -117,7 +60,7 @@ void partial(typename Element::Value* out, const void* const* sources, int n, st
 template <class Element, class Operation, bool kDivide, int kDestinations>
 __attribute__((noinline)) void many(void* const* destinations, const void* const* sources, int n, std::size_t begin,
                                     std::size_t count, double divisor) {
-  using Partial = Plain<typename Element::Value>;
+  using Partial = typename Element::Partial;
   alignas(64) typename Element::Value left[kPartialElements];
   alignas(64) typename Element::Value right[kPartialElements];
   const void* halves[] = {left, right};
@@ -141,19 +84,27 @@ COLLECTIVES_INLINE void range(void* const* destinations, const void* const* sour
     case 1:  // without a division this is a copy, which takes another path
       if constexpr (kDivide) fixed<E, E, O, true, 1, kD>(destinations, sources, begin, begin, count, divisor);
       return;
-    case 2: return fixed<E, E, O, kDivide, 2, kD>(destinations, sources, begin, begin, count, divisor);
-    case 3: return fixed<E, E, O, kDivide, 3, kD>(destinations, sources, begin, begin, count, divisor);
-    case 4: return fixed<E, E, O, kDivide, 4, kD>(destinations, sources, begin, begin, count, divisor);
-    case 5: return fixed<E, E, O, kDivide, 5, kD>(destinations, sources, begin, begin, count, divisor);
-    case 6: return fixed<E, E, O, kDivide, 6, kD>(destinations, sources, begin, begin, count, divisor);
-    case 7: return fixed<E, E, O, kDivide, 7, kD>(destinations, sources, begin, begin, count, divisor);
-    case 8: return fixed<E, E, O, kDivide, 8, kD>(destinations, sources, begin, begin, count, divisor);
-    default: return many<E, O, kDivide, kD>(destinations, sources, n, begin, count, divisor);
+    case 2:
+      return fixed<E, E, O, kDivide, 2, kD>(destinations, sources, begin, begin, count, divisor);
+    case 3:
+      return fixed<E, E, O, kDivide, 3, kD>(destinations, sources, begin, begin, count, divisor);
+    case 4:
+      return fixed<E, E, O, kDivide, 4, kD>(destinations, sources, begin, begin, count, divisor);
+    case 5:
+      return fixed<E, E, O, kDivide, 5, kD>(destinations, sources, begin, begin, count, divisor);
+    case 6:
+      return fixed<E, E, O, kDivide, 6, kD>(destinations, sources, begin, begin, count, divisor);
+    case 7:
+      return fixed<E, E, O, kDivide, 7, kD>(destinations, sources, begin, begin, count, divisor);
+    case 8:
+      return fixed<E, E, O, kDivide, 8, kD>(destinations, sources, begin, begin, count, divisor);
+    default:
+      return many<E, O, kDivide, kD>(destinations, sources, n, begin, count, divisor);
   }
 }
 
-// Bytes [begin, end) of `source` to every destination, skipping those that are the source: writing a line back unchanged
-// would still take it away from whoever else has it in a cache.
+// Bytes [begin, end) of `source` to every destination, skipping those that are the source: writing a line back
+// unchanged would still take it away from whoever else has it in a cache.
 __attribute__((noinline)) void copy_bytes(void* const* destinations, int destination_count, const void* source,
                                           std::size_t begin, std::size_t end) {
   using Byte = Plain<std::uint8_t>;
@@ -200,11 +151,16 @@ void reduce(void* const* destinations, int destination_count, const void* const*
 template <class Element>
 ReduceFunction floating_kernel(Op op, bool finish) {
   switch (op) {
-    case Op::kSum: return reduce<Element, Sum, false>;
-    case Op::kAvg: return finish ? reduce<Element, Sum, true> : reduce<Element, Sum, false>;
-    case Op::kProd: return reduce<Element, Product, false>;
-    case Op::kMin: return reduce<Element, Minimum, false>;
-    case Op::kMax: return reduce<Element, Maximum, false>;
+    case Op::kSum:
+      return reduce<Element, Sum, false>;
+    case Op::kAvg:
+      return finish ? reduce<Element, Sum, true> : reduce<Element, Sum, false>;
+    case Op::kProd:
+      return reduce<Element, Product, false>;
+    case Op::kMin:
+      return reduce<Element, Minimum, false>;
+    case Op::kMax:
+      return reduce<Element, Maximum, false>;
   }
   return nullptr;
 }
@@ -213,11 +169,16 @@ ReduceFunction floating_kernel(Op op, bool finish) {
 template <class Wrapping, class Ordered>
 ReduceFunction integer_kernel(Op op) {
   switch (op) {
-    case Op::kSum: return reduce<Plain<Wrapping>, Sum, false>;
-    case Op::kAvg: return nullptr;
-    case Op::kProd: return reduce<Plain<Wrapping>, Product, false>;
-    case Op::kMin: return reduce<Plain<Ordered>, Minimum, false>;
-    case Op::kMax: return reduce<Plain<Ordered>, Maximum, false>;
+    case Op::kSum:
+      return reduce<Plain<Wrapping>, Sum, false>;
+    case Op::kAvg:
+      return nullptr;
+    case Op::kProd:
+      return reduce<Plain<Wrapping>, Product, false>;
+    case Op::kMin:
+      return reduce<Plain<Ordered>, Minimum, false>;
+    case Op::kMax:
+      return reduce<Plain<Ordered>, Maximum, false>;
   }
   return nullptr;
 }
@@ -225,30 +186,46 @@ ReduceFunction integer_kernel(Op op) {
 // The bytes of a bool are 0 or 1, as C++ and NumPy have them.
 ReduceFunction bool_kernel(Op op) {
   switch (op) {
-    case Op::kAvg: return nullptr;
+    case Op::kAvg:
+      return nullptr;
     case Op::kSum:
-    case Op::kMax: return reduce<Plain<std::uint8_t>, Or, false>;
+    case Op::kMax:
+      return reduce<Plain<std::uint8_t>, Or, false>;
     case Op::kProd:
-    case Op::kMin: return reduce<Plain<std::uint8_t>, And, false>;
+    case Op::kMin:
+      return reduce<Plain<std::uint8_t>, And, false>;
   }
   return nullptr;
 }
 
 ReduceFunction kernel(DType dtype, Op op, bool finish) {
   switch (dtype) {
-    case DType::kFloat16: return floating_kernel<Float16>(op, finish);
-    case DType::kBFloat16: return floating_kernel<BFloat16>(op, finish);
-    case DType::kFloat32: return floating_kernel<Plain<float>>(op, finish);
-    case DType::kFloat64: return floating_kernel<Plain<double>>(op, finish);
-    case DType::kInt8: return integer_kernel<std::uint8_t, std::int8_t>(op);
-    case DType::kInt16: return integer_kernel<std::uint16_t, std::int16_t>(op);
-    case DType::kInt32: return integer_kernel<std::uint32_t, std::int32_t>(op);
-    case DType::kInt64: return integer_kernel<std::uint64_t, std::int64_t>(op);
-    case DType::kUInt8: return integer_kernel<std::uint8_t, std::uint8_t>(op);
-    case DType::kUInt16: return integer_kernel<std::uint16_t, std::uint16_t>(op);
-    case DType::kUInt32: return integer_kernel<std::uint32_t, std::uint32_t>(op);
-    case DType::kUInt64: return integer_kernel<std::uint64_t, std::uint64_t>(op);
-    case DType::kBool: return bool_kernel(op);
+    case DType::kFloat16:
+      return floating_kernel<Float16>(op, finish);
+    case DType::kBFloat16:
+      return floating_kernel<BFloat16>(op, finish);
+    case DType::kFloat32:
+      return floating_kernel<Plain<float>>(op, finish);
+    case DType::kFloat64:
+      return floating_kernel<Plain<double>>(op, finish);
+    case DType::kInt8:
+      return integer_kernel<std::uint8_t, std::int8_t>(op);
+    case DType::kInt16:
+      return integer_kernel<std::uint16_t, std::int16_t>(op);
+    case DType::kInt32:
+      return integer_kernel<std::uint32_t, std::int32_t>(op);
+    case DType::kInt64:
+      return integer_kernel<std::uint64_t, std::int64_t>(op);
+    case DType::kUInt8:
+      return integer_kernel<std::uint8_t, std::uint8_t>(op);
+    case DType::kUInt16:
+      return integer_kernel<std::uint16_t, std::uint16_t>(op);
+    case DType::kUInt32:
+      return integer_kernel<std::uint32_t, std::uint32_t>(op);
+    case DType::kUInt64:
+      return integer_kernel<std::uint64_t, std::uint64_t>(op);
+    case DType::kBool:
+      return bool_kernel(op);
   }
   return nullptr;
 }

@@ -1,10 +1,32 @@
 // The operations on vectors of values. Part of kernels.h; see there for the rules that this file keeps.
 #pragma once
 
-#include "reduce/elements.h"
+#include "reduce/vectors.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace collectives {
 namespace {
+
+template <class Operation, class V>
+COLLECTIVES_INLINE V combine(V a, V b) {
+  return Operation::combine(a, b);
+}
+template <class Operation, class V>
+COLLECTIVES_INLINE Pair<V> combine(Pair<V> a, Pair<V> b) {
+  return {Operation::combine(a.first, b.first), Operation::combine(a.second, b.second)};
+}
+
+template <class V, class T>
+COLLECTIVES_INLINE V divide(V a, T divisor) {
+  return a / divisor;
+}
+template <class V, class T>
+COLLECTIVES_INLINE Pair<V> divide(Pair<V> a, T divisor) {
+  return {a.first / divisor, a.second / divisor};
+}
 
 struct Sum {
   template <class V>
@@ -20,21 +42,53 @@ struct Product {
   }
 };
 
-// A NaN on either side is the result: the comparison is false when b is NaN, and a is checked. `a != a` is false for
+// a < b ? a : b, and a > b ? a : b.
+template <class V>
+COLLECTIVES_INLINE V lesser(V a, V b) {
+  return a < b ? a : b;
+}
+template <class V>
+COLLECTIVES_INLINE V greater(V a, V b) {
+  return a > b ? a : b;
+}
+
+#if defined(__x86_64__)
+// The instructions do just that, down to what they make of NaN and of zeros, but GCC does not use them for it.
+#define COLLECTIVES_EXTREMES(Lane, kBytes, min, max, ...)                                           \
+  COLLECTIVES_INLINE Vector<Lane, kBytes> lesser(Vector<Lane, kBytes> a, Vector<Lane, kBytes> b) {  \
+    return min(__VA_ARGS__ a, b);                                                                   \
+  }                                                                                                 \
+  COLLECTIVES_INLINE Vector<Lane, kBytes> greater(Vector<Lane, kBytes> a, Vector<Lane, kBytes> b) { \
+    return max(__VA_ARGS__ a, b);                                                                   \
+  }
+
+COLLECTIVES_EXTREMES(float, 16, _mm_min_ps, _mm_max_ps)
+COLLECTIVES_EXTREMES(double, 16, _mm_min_pd, _mm_max_pd)
+#if COLLECTIVES_VECTOR_BYTES >= 32
+COLLECTIVES_EXTREMES(float, 32, _mm256_min_ps, _mm256_max_ps)
+COLLECTIVES_EXTREMES(double, 32, _mm256_min_pd, _mm256_max_pd)
+#endif
+#if COLLECTIVES_VECTOR_BYTES >= 64
+// The forms without a mask start from an undefined register, which GCC 12 warns about.
+COLLECTIVES_EXTREMES(float, 64, _mm512_maskz_min_ps, _mm512_maskz_max_ps, 0xffff, )
+COLLECTIVES_EXTREMES(double, 64, _mm512_maskz_min_pd, _mm512_maskz_max_pd, 0xff, )
+#endif
+#undef COLLECTIVES_EXTREMES
+#endif
+
+// A NaN on either side is the result: when b is NaN, both helpers return it, and a is checked. `a != a` is false for
 // every integer, and folds away.
 struct Minimum {
   template <class V>
   COLLECTIVES_INLINE static V combine(V a, V b) {
-    const V less = a < b ? a : b;
-    return a != a ? a : less;
+    return a != a ? a : lesser(a, b);
   }
 };
 
 struct Maximum {
   template <class V>
   COLLECTIVES_INLINE static V combine(V a, V b) {
-    const V greater = a > b ? a : b;
-    return a != a ? a : greater;
+    return a != a ? a : greater(a, b);
   }
 };
 

@@ -34,8 +34,7 @@ int milliseconds_until(Clock::time_point deadline) {
 
 }  // namespace
 
-TcpLink::TcpLink(int fd, int peer_rank)
-    : fd_(fd), peer_(peer_rank), in_(new InputBuffer), bounce_(new InputBuffer) {
+TcpLink::TcpLink(int fd, int peer_rank) : fd_(fd), peer_(peer_rank), in_(new InputBuffer), bounce_(new InputBuffer) {
   ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) | O_NONBLOCK);
   ::fcntl(fd_, F_SETFD, FD_CLOEXEC);
   const int on = 1;
@@ -185,8 +184,8 @@ void TcpLink::shut_down() {
   }
 }
 
-// Closing a socket that holds unread bytes resets the connection, and a reset may overtake what we sent last. So read on
-// until the peer's end of file, or until its kernel has everything and it has nothing to say.
+// Closing a socket that holds unread bytes resets the connection, and a reset may overtake what we sent last. So read
+// on until the peer's end of file, or until its kernel has everything and it has nothing to say.
 void TcpLink::drain() {
   const auto deadline = Clock::now() + kDrainTime;
   while (true) {

@@ -1,12 +1,13 @@
 // A message link over a connected stream socket. The frames are described in wire.h.
 //
 // Flow control. Of every stream a sender has at most kEagerBytes in flight until it has heard the peer on that stream
-// (which proves that the peer opened it), then kWindowBytes. "In flight" means not yet consumed: delivered into a posted
-// receive. Every frame of a stream carries how much its sender has consumed, so ranks that exchange data need no frames
-// of their own for that; a rank that only receives sends a credit frame per kCreditBytes consumed, while it has receives
-// posted. It also sends one, with no data consumed yet, when its receives add up to more than half the eager limit, or
-// when it has waited for a while: so the peer's window opens before the peer runs into the eager limit, and the
-// signatures of two ranks that both only wait for each other still meet. Nothing of that happens to short messages.
+// (which proves that the peer opened it), then kWindowBytes. "In flight" means not yet consumed: delivered into a
+// posted receive. Every frame of a stream carries how much its sender has consumed, so ranks that exchange data need no
+// frames of their own for that; a rank that only receives sends a credit frame per kCreditBytes consumed, while it has
+// receives posted. It also sends one, with no data consumed yet, when its receives add up to more than half the eager
+// limit, or when it has waited for kIdleRounds calls of progress(): so the peer's window opens before the peer runs
+// into the eager limit, and the signatures of two ranks that both only wait for each other still meet. Nothing of that
+// happens to short messages.
 //
 // A receiver never stops reading its socket: what cannot be delivered goes to a stash, which flow control bounds. The
 // number of streams that a rank may begin before the peer opens them is bounded in the same way (wire::kStreamsAhead).
@@ -74,8 +75,14 @@ class TcpLink : public Link {
   void append_bytes(const void* data, std::size_t bytes);
   void finish_frame_from_copy();
 
-  // tcp_link_receive.cc
+  // tcp_link_deliver.cc
   bool settle();
+  static bool complete_ready(TcpStream& s);
+  std::int64_t deliver(TcpStream& s, const std::byte* data, std::int64_t bytes);
+  bool deliver_stash(TcpStream& s);
+  void reduce_bytes(TcpStream& s, ReceiveRequest& r, const std::byte* data, std::int64_t bytes);
+
+  // tcp_link_receive.cc
   bool read_some();
   void parse();
   void on_header(const wire::FrameHeader& header);
@@ -83,10 +90,6 @@ class TcpLink : public Link {
   TcpStream* stream_of(const wire::FrameHeader& header);
   void on_payload(const std::byte* data, std::size_t bytes);
   void note_taken() { ++streams_taken_; }
-  static bool complete_ready(TcpStream& s);
-  std::int64_t deliver(TcpStream& s, const std::byte* data, std::int64_t bytes);
-  bool deliver_stash(TcpStream& s);
-  void reduce_bytes(TcpStream& s, ReceiveRequest& r, const std::byte* data, std::int64_t bytes);
   bool can_land(const TcpStream* s) const;
   std::size_t plan_landing(iovec* vectors, int* count);
   void land(std::size_t bytes);
@@ -125,6 +128,7 @@ class TcpLink : public Link {
   };
   std::unique_ptr<InputBuffer> in_;
   std::size_t in_bytes_ = 0;
+  bool long_awaited_ = false;            // some stream waits for a long message
   std::unique_ptr<InputBuffer> bounce_;  // what the reducer reads
   wire::FrameHeader frame_;              // the frame being read
   std::size_t payload_left_ = 0;

@@ -17,6 +17,10 @@ constexpr int kRounds = 4;
 constexpr int kVectors = 32;
 // Payloads from this size on are read straight to where they belong.
 constexpr std::size_t kLandBytes = 4096;
+// What is read at once while a long message is awaited: one more system call costs less than copying the message out of
+// the input buffer.
+constexpr std::size_t kShortRead = 4096;
+static_assert(kShortRead > wire::kHeaderBytes);
 
 std::string numbers(const wire::FrameHeader& h) {
   return " (type " + std::to_string(static_cast<int>(h.type)) + ", communicator " + std::to_string(h.communicator) +
@@ -24,143 +28,7 @@ std::string numbers(const wire::FrameHeader& h) {
          std::to_string(h.credit) + ", streams taken " + std::to_string(h.streams_taken) + ")";
 }
 
-// destination = op(received, source), whole elements; `received` is aligned to the element.
-void apply(ReceiveRequest& r, const std::byte* received, std::int64_t bytes) {
-  while (bytes > 0) {
-    const Span to = r.destination.piece(bytes);
-    const Span from = r.source.piece(to.bytes);
-    void* const destination = to.data;
-    const void* const sources[2] = {received, from.data};
-    r.reduce(&destination, 1, sources, 2, static_cast<std::size_t>(from.bytes) / r.element, r.divisor);
-    r.destination.advance(from.bytes);
-    r.source.advance(from.bytes);
-    received += from.bytes;
-    bytes -= from.bytes;
-  }
-}
-
-void skip_empty_spans(ReceiveRequest& r) {
-  r.destination.seek(r.destination.offset());
-  if (r.reduce != nullptr) {
-    r.source.seek(r.source.offset());
-  }
-}
-
 }  // namespace
-
-// Completes the requests at the front that need no more bytes.
-bool TcpLink::complete_ready(TcpStream& s) {
-  auto& receives = s.stream->receives;
-  bool any = false;
-  while (!receives.empty()) {
-    ReceiveRequest& r = *receives.front();
-    if (r.token) {
-      if (s.tokens == 0) {
-        break;
-      }
-      --s.tokens;
-    } else if (r.remaining > 0) {
-      break;
-    }
-    r.done = true;
-    receives.erase(receives.begin());
-    any = true;
-  }
-  return any;
-}
-
-// Puts bytes of the stream where the posted requests want them; returns how many were wanted.
-std::int64_t TcpLink::deliver(TcpStream& s, const std::byte* data, std::int64_t bytes) {
-  std::int64_t taken = 0;
-  while (true) {
-    complete_ready(s);
-    if (taken == bytes || s.stream->receives.empty() || s.stream->receives.front()->token) {
-      return taken;
-    }
-    ReceiveRequest& r = *s.stream->receives.front();
-    const std::int64_t part = std::min(bytes - taken, r.remaining);
-    skip_empty_spans(r);
-    if (r.reduce != nullptr) {
-      reduce_bytes(s, r, data + taken, part);
-    } else {
-      for (std::int64_t done = 0; done < part;) {
-        const Span to = r.destination.piece(part - done);
-        std::memcpy(to.data, data + taken + done, static_cast<std::size_t>(to.bytes));
-        r.destination.advance(to.bytes);
-        done += to.bytes;
-      }
-    }
-    r.remaining -= part;
-    taken += part;
-    s.consumed += part;
-  }
-}
-
-// Takes all of `bytes`; what is less than an element stays in s.partial.
-void TcpLink::reduce_bytes(TcpStream& s, ReceiveRequest& r, const std::byte* data, std::int64_t bytes) {
-  const std::size_t element = r.element;
-  auto left = static_cast<std::size_t>(bytes);
-  if (s.partial_bytes > 0) {
-    const std::size_t part = std::min(left, element - s.partial_bytes);
-    std::memcpy(s.partial.data() + s.partial_bytes, data, part);
-    s.partial_bytes += part;
-    data += part;
-    left -= part;
-    if (s.partial_bytes < element) {
-      return;
-    }
-    s.partial_bytes = 0;
-    apply(r, s.partial.data(), static_cast<std::int64_t>(element));
-  }
-  std::size_t whole = left - left % element;
-  left -= whole;
-  if (reinterpret_cast<std::uintptr_t>(data) % element == 0) {
-    apply(r, data, static_cast<std::int64_t>(whole));
-    data += whole;
-  } else {
-    const std::size_t most = sizeof(bounce_->bytes) - sizeof(bounce_->bytes) % element;
-    while (whole > 0) {
-      const std::size_t part = std::min(whole, most);
-      std::memcpy(bounce_->bytes, data, part);
-      apply(r, bounce_->bytes, static_cast<std::int64_t>(part));
-      data += part;
-      whole -= part;
-    }
-  }
-  std::memcpy(s.partial.data(), data, left);
-  s.partial_bytes = left;
-}
-
-bool TcpLink::deliver_stash(TcpStream& s) {
-  const auto taken = static_cast<std::size_t>(
-      deliver(s, s.stash.data() + s.stash_head, static_cast<std::int64_t>(s.stashed())));
-  s.stash_head += taken;
-  if (s.stash_head == s.stash.size()) {
-    s.stash.clear();
-    s.stash_head = 0;
-  }
-  return taken > 0;
-}
-
-// Serves requests that wait for nothing: sends of no bytes, receives posted after their bytes or tokens had arrived.
-bool TcpLink::settle() {
-  bool moved = false;
-  for (TcpStream* s : open_) {
-    auto& sends = s->stream->sends;
-    while (!sends.empty() && !sends.front()->token && sends.front()->remaining == 0) {
-      sends.front()->done = true;
-      sends.erase(sends.begin());
-      moved = true;
-    }
-    if (!s->mismatch && !s->stream->receives.empty()) {
-      moved |= complete_ready(*s);
-      if (s->stashed() > 0) {
-        moved |= deliver_stash(*s);
-      }
-    }
-  }
-  return moved;
-}
 
 bool TcpLink::can_land(const TcpStream* s) const {
   return s != nullptr && s->stream != nullptr && !s->mismatch && s->stashed() == 0 && !s->stream->receives.empty() &&
@@ -177,8 +45,8 @@ std::size_t TcpLink::plan_landing(iovec* vectors, int* count) {
   skip_empty_spans(front);
   if (front.reduce != nullptr) {
     std::memcpy(bounce_->bytes, s.partial.data(), s.partial_bytes);
-    const std::size_t bytes = std::min({payload_left_, static_cast<std::size_t>(front.remaining),
-                                        sizeof(bounce_->bytes) - s.partial_bytes});
+    const std::size_t bytes =
+        std::min({payload_left_, static_cast<std::size_t>(front.remaining), sizeof(bounce_->bytes) - s.partial_bytes});
     vectors[(*count)++] = {bounce_->bytes + s.partial_bytes, bytes};
     return bytes;
   }
@@ -202,7 +70,7 @@ void TcpLink::land(std::size_t bytes) {
   if (r.reduce != nullptr) {
     const std::size_t have = s.partial_bytes + bytes;
     const std::size_t whole = have - have % r.element;
-    apply(r, bounce_->bytes, static_cast<std::int64_t>(whole));
+    apply_reduction(r, bounce_->bytes, static_cast<std::int64_t>(whole));
     s.partial_bytes = have - whole;
     std::memcpy(s.partial.data(), bounce_->bytes + whole, s.partial_bytes);
   } else {
@@ -221,8 +89,10 @@ bool TcpLink::read_some() {
     const std::size_t direct = plan_landing(vectors, &count);
     std::size_t offered = direct;
     if (direct == 0 || direct == payload_left_) {
-      // Behind a payload that lands only the next header is wanted here, so that the next payload can land too.
-      const std::size_t space = direct > 0 ? wire::kHeaderBytes : sizeof(in_->bytes) - in_bytes_;
+      // Behind a payload that lands only the next header is wanted here, so that the next payload can land too; and not
+      // much more than that when long messages are awaited.
+      const std::size_t space =
+          direct > 0 ? wire::kHeaderBytes : (long_awaited_ ? kShortRead : sizeof(in_->bytes)) - in_bytes_;
       vectors[count++] = {in_->bytes + in_bytes_, space};
       offered += space;
     }
@@ -392,8 +262,8 @@ void TcpLink::on_stream_frame(const wire::FrameHeader& h) {
   } else if (h.type == FrameType::kData) {
     const std::int64_t granted = s.announced + (s.started ? wire::kWindowBytes : wire::kEagerBytes);
     if (s.received + h.length > granted) {
-      return fail("more data than the window allows: " + std::to_string(s.received) + " + " +
-                  std::to_string(h.length) + " > " + std::to_string(granted) + numbers(h));
+      return fail("more data than the window allows: " + std::to_string(s.received) + " + " + std::to_string(h.length) +
+                  " > " + std::to_string(granted) + numbers(h));
     }
     s.received += h.length;
   }

@@ -26,8 +26,8 @@ constexpr int kVectors = 64;
 constexpr int kRounds = 4;
 constexpr std::uint32_t kTakenStep = wire::kStreamsAhead / 4;
 
-// A receiver that has not spoken yet does so when it expects more than half the eager limit; so a sender that holds back
-// less than kLeastFrame bytes of the eager limit has always more than that in flight.
+// A receiver that has not spoken yet does so when it expects more than half the eager limit; so a sender that holds
+// back less than kLeastFrame bytes of the eager limit has always more than that in flight.
 static_assert(wire::kEagerBytes - kLeastFrame > wire::kEagerBytes / 2);
 static_assert(wire::kWindowBytes - kLeastFrame > 2 * kCreditBytes);
 

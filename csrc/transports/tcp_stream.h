@@ -28,10 +28,10 @@ struct TcpStream {
   bool heard = false;     // a frame of the peer is in, so the peer has opened the stream
   bool mismatch = false;  // the signatures differ: nothing is delivered, the caller's memory stays as it is
   Signature peer_signature;
-  std::int64_t received = 0;   // bytes that the frames so far have declared
-  std::int64_t consumed = 0;   // bytes delivered into requests
-  std::int64_t announced = 0;  // value of consumed that the peer was told last
-  std::uint64_t tokens = 0;    // arrived and not yet matched
+  std::int64_t received = 0;     // bytes that the frames so far have declared
+  std::int64_t consumed = 0;     // bytes delivered into requests
+  std::int64_t announced = 0;    // value of consumed that the peer was told last
+  std::uint64_t tokens = 0;      // arrived and not yet matched
   std::vector<std::byte> stash;  // arrived and not yet delivered: from stash_head on
   std::size_t stash_head = 0;
   // The part of an element that has arrived, when the front request reduces.
@@ -41,14 +41,21 @@ struct TcpStream {
   std::size_t stashed() const { return stash.size() - stash_head; }
 };
 
+// destination = op(received, source) for the next `bytes`, whole elements; `received` is aligned to the element.
+void apply_reduction(ReceiveRequest& r, const std::byte* received, std::int64_t bytes);
+
+// SpanCursor::piece() gives nothing inside an empty span, and a fresh cursor may stand on one.
+void skip_empty_spans(ReceiveRequest& r);
+
 struct StreamKeyHash {
   std::size_t operator()(const StreamKey& key) const {
     return std::hash<std::uint64_t>()(key.sequence * 0x9e3779b97f4a7c15U + key.communicator);
   }
 };
 
-// Remembers which of the last sequence numbers of a communicator were opened, so that a late frame of a closed stream is
-// told apart from an early frame of one still to come, whatever the order of opening. Older than the window means closed.
+// Remembers which of the last sequence numbers of a communicator were opened, so that a late frame of a closed stream
+// is told apart from an early frame of one still to come, whatever the order of opening. Older than the window means
+// closed.
 class OpenedWindow {
  public:
   void mark(std::uint64_t sequence) {

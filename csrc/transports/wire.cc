@@ -86,15 +86,16 @@ bool decode(const std::byte* in, FrameHeader* header, std::string* error) {
   header->signature.tensors = get<std::uint16_t>(in, 38);
   header->signature.count_hash = get<std::uint64_t>(in, 40);
   header->streams_taken = get<std::uint32_t>(in, 48);
-  const bool known = type >= static_cast<std::uint8_t>(FrameType::kData) &&
-                     type <= static_cast<std::uint8_t>(FrameType::kStreams);
+  const bool known =
+      type >= static_cast<std::uint8_t>(FrameType::kData) && type <= static_cast<std::uint8_t>(FrameType::kStreams);
   if (magic == kMagic && known && flags <= 1 && reserved == 0 && reserved_end == 0 &&
       length_is_valid(header->type, header->length)) {
     return true;
   }
   char text[160];
-  std::snprintf(text, sizeof(text), "malformed frame: magic 0x%08x, type %u, flags 0x%02x, length %u, reserved 0x%x 0x%x",
-                magic, type, flags, header->length, reserved, reserved_end);
+  std::snprintf(text, sizeof(text),
+                "malformed frame: magic 0x%08x, type %u, flags 0x%02x, length %u, reserved 0x%x 0x%x", magic, type,
+                flags, header->length, reserved, reserved_end);
   *error = text;
   return false;
 }

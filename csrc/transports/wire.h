@@ -9,8 +9,8 @@
 //          16  sequence           u64
 //          24  credit             u64  bytes of this stream that the sender of the frame has consumed so far
 //          32  signature          16 bytes
-//          48  streams taken      u32  streams begun by the receiver of the frame that the sender has opened (modulo 2^32)
-//          52  reserved           u32  zero
+//          48  streams taken      u32  streams begun by the receiver of the frame that the sender has opened (modulo
+//          2^32) 52  reserved           u32  zero
 //
 // Communicator, sequence, credit and signature are zero in frames that belong to no stream (abort, bye, streams).
 #pragma once

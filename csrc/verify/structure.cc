@@ -6,13 +6,17 @@
 
 #include "verify/values.h"
 
-namespace collectives {
+namespace collectives::verification {
 namespace {
 
 class Checker {
  public:
   Checker(const Schedule& schedule, const Problem& problem, const Topology& topology, const Limits& limits)
-      : schedule_(schedule), problem_(problem), topology_(topology), limits_(limits), header_seen_(topology.host.size()) {}
+      : schedule_(schedule),
+        problem_(problem),
+        topology_(topology),
+        limits_(limits),
+        header_seen_(topology.host.size()) {}
 
   void run() {
     find_loops();
@@ -54,8 +58,7 @@ class Checker {
       return range.count == 0 || (range.begin <= pool && range.count <= pool - range.begin);
     };
     require(inside(step.waits, schedule_.flags.size()) && inside(step.signals, schedule_.flags.size()) &&
-                inside(step.sources, schedule_.operands.size()) &&
-                inside(step.destinations, schedule_.operands.size()),
+                inside(step.sources, schedule_.operands.size()) && inside(step.destinations, schedule_.operands.size()),
             "a range points outside its pool");
     check_operands(step);
     for (const Operand& operand : schedule_.sources(step)) {
@@ -146,8 +149,10 @@ class Checker {
       check_flag(flag, iterations);
       require(flag.member != topology_.rank, "waits for a flag of its own");
       if (flag.flag == kHeaderFlag) {
-        header_seen_[flag.member] = true;
+        header_seen_[flag.member] = true;  // also for other flags of the same step: it does not begin without
       }
+    }
+    for (const FlagRef& flag : schedule_.waits(step)) {
       require(header_seen_[flag.member], "waits for a flag of rank " + std::to_string(flag.member) +
                                              " before its header, so that a mismatch would not be seen");
     }
@@ -245,4 +250,4 @@ std::string step_text(const Schedule& schedule, std::size_t step) {
   return text.substr(0, text.size() - 1);
 }
 
-}  // namespace collectives
+}  // namespace collectives::verification

@@ -9,7 +9,7 @@
 #include "core/schedule.h"
 #include "core/topology.h"
 
-namespace collectives {
+namespace collectives::verification {
 
 // Bytes of the input and of the output of a rank.
 std::int64_t user_bytes(const Problem& problem);
@@ -27,4 +27,4 @@ void check_agreement(const std::vector<Schedule>& schedules, const Topology& top
 // The text of one step.
 std::string step_text(const Schedule& schedule, std::size_t step);
 
-}  // namespace collectives
+}  // namespace collectives::verification

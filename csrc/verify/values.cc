@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace collectives {
+namespace collectives::verification {
 
 Values::Values(int ranks, bool rounds) : ranks_(ranks), rounds_(rounds) {
   nodes_.resize(1);  // kUndefined
@@ -103,4 +103,4 @@ std::string Values::describe(ValueId value) const {
   return finished(value) ? text + " (finished)" : text;
 }
 
-}  // namespace collectives
+}  // namespace collectives::verification

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-namespace collectives {
+namespace collectives::verification {
 
 // An interned expression; equal ids mean bitwise equal results.
 using ValueId = std::int32_t;
@@ -18,8 +18,9 @@ struct Violation {
   std::string text;
 };
 
-// Expressions over the contributions of the ranks. They are built as the reducers compute (core/reducer.h): one canonical
-// tree over the operands of a step, which adds commutatively, with one rounding at its end where the type is a half.
+// Expressions over the contributions of the ranks. They are built as the reducers compute (core/reducer.h): one
+// canonical tree over the operands of a step, which adds commutatively, with one rounding at its end where the type is
+// a half.
 class Values {
  public:
   Values(int ranks, bool rounds);
@@ -51,4 +52,4 @@ class Values {
   std::map<std::pair<bool, std::vector<ValueId>>, ValueId> reductions_;
 };
 
-}  // namespace collectives
+}  // namespace collectives::verification

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ def read_environment(
     """Combines explicit arguments with the environment; arguments win.
 
     Args:
-        rank, size, rendezvous, token, transport, timeout: as the variables of the same name; ``None`` means "not given".
+        rank, size, rendezvous, token, transport, timeout: as the variables of the same name; ``None``: not given.
         environ: the variables to read, ``os.environ`` by default.
 
     Raises:
@@ -140,14 +141,14 @@ def read_environment(
 
 
 def _integer(value: object, source: str, low: int, high: int) -> int:
-    accepted = f"an integer from {low} to {high} is accepted" if high >= low else "no value is accepted"
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        try:
-            value = value.__index__()  # type: ignore[attr-defined]  # NumPy integers and the like
-        except (AttributeError, TypeError):
-            raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}") from None
+    accepted = f"an integer from {low} to {high} is accepted"
     try:
-        number = int(value, 10) if isinstance(value, str) else int(value)
+        # operator.index takes NumPy integers too and no floats; a bool is surely a mistake.
+        number = int(value, 10) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+        if isinstance(value, bool):
+            raise TypeError
+    except TypeError:
+        raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}") from None
     except ValueError:
         raise ValueError(f"{source} is {value!r}; {accepted}") from None
     if not low <= number <= high:

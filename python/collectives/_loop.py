@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import logging
+import resource
 import selectors
 import socket
 import time
@@ -15,6 +17,7 @@ from ._wire import Deadline, Task, WireError
 
 _log = logging.getLogger("collectives")
 _ACCEPT_PAUSE = 0.1  # seconds without accepting when the process is out of descriptors
+_ACCEPT_PATIENCE = 20  # such pauses in a row until it is an error
 
 
 class _Job:
@@ -33,6 +36,7 @@ class Loop:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._jobs: dict[socket.socket, _Job] = {}
+        self._starved = 0
         self._listeners: dict[socket.socket, Callable[[socket.socket, Any], None]] = {}
 
     def start(
@@ -44,7 +48,7 @@ class Loop:
     ) -> None:
         """Begins a task on `sock`, which has no other one; `done(result, error)` is called once at its end.
 
-        After `limit` seconds the task fails with ``TimeoutError``. The socket stays open; `done` says what becomes of it.
+        After `limit` seconds the task fails with ``TimeoutError``. The socket stays open: its fate is up to `done`.
         """
         job = _Job(sock, task, done)
         self._jobs[sock] = job
@@ -135,10 +139,14 @@ class Loop:
             return
         except OSError as error:
             # Most likely out of descriptors. The listener stays readable, so it must rest or this would spin.
-            _log.warning("cannot accept a connection: %s", error)
+            self._starved += 1
+            if self._starved == _ACCEPT_PATIENCE:
+                advice = "; raise the limit of open files (`ulimit -n`)" if error.errno == errno.EMFILE else ""
+                raise OSError(error.errno, f"cannot accept connections: {error.strerror}{advice}") from None
             self._selector.unregister(sock)
             self.later(_ACCEPT_PAUSE, lambda: self._resume(sock))
             return
+        self._starved = 0
         connection.setblocking(False)
         self._listeners[sock](connection, address)
 
@@ -176,7 +184,9 @@ class Acceptor:
         self._greet = greet
         self._accepted = accepted
         self._what = what
-        self._capacity = capacity
+        # Strangers may take a part of the descriptors of this process, not all of them.
+        limit_of_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._capacity = capacity if limit_of_files < 0 else max(8, min(capacity, limit_of_files // 4))
         self._limit = limit
         self._pending: dict[socket.socket, Any] = {}
         for sock in self._listeners:
@@ -214,4 +224,6 @@ class Acceptor:
         peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local process"
         self.last_refusal = f"{peer}: {reason}"
         if self.refused == 1:
-            _log.warning("refused a connection to the %s from %s; further ones are only counted", self._what, self.last_refusal)
+            _log.warning(
+                "refused a connection to the %s from %s; further ones are only counted", self._what, self.last_refusal
+            )

@@ -9,8 +9,8 @@ for the hand-over of memory, for data) begins with the same four messages; C con
     L -> C  proof       HMAC-SHA256(token, "listening", hello, challenge)
 
 So each side knows that the other has the token and means this very connection: the token never travels, an old proof
-fits no new nonce, and a proof cannot be sent back as one's own because the role is part of it. C proves first, so that a
-stranger who connects learns nothing that he could test guesses against.
+fits no new nonce, and a proof cannot be sent back as one's own because the role is part of it. C proves first, so that
+a stranger who connects learns nothing that he could test guesses against.
 
 All functions that wait are generators ("tasks") over non-blocking sockets which yield the event they wait for. `run`
 drives one of them alone; `_loop.Loop` drives many.
@@ -191,9 +191,7 @@ def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message) -
         raise RefusedError("token")
 
 
-def authenticate_listening(
-    sock: socket.socket, token: bytes, check: Callable[[Message], str | None]
-) -> Task[Message]:
+def authenticate_listening(sock: socket.socket, token: bytes, check: Callable[[Message], str | None]) -> Task[Message]:
     """The part of the side that listens; returns the other side's hello.
 
     Args:
@@ -250,6 +248,6 @@ def require_token(token: bytes, host: str) -> None:
     """Raises ``ValueError`` unless there is a token or `host` is a loopback address."""
     if not token and not is_loopback(host):
         raise ValueError(
-            f"the rendezvous address {host} is not a loopback address, so anyone on the network could join the job: set "
-            "COLLECTIVES_TOKEN to the same random secret on every rank, for example the output of `openssl rand -hex 32`"
+            f"the rendezvous address {host} is not a loopback address, so anyone on the network could join the job: "
+            "set COLLECTIVES_TOKEN to the same random secret on every rank, e.g. the output of `openssl rand -hex 32`"
         )

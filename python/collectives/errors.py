@@ -19,8 +19,8 @@ __all__ = [
 class CollectivesError(Exception):
     """The base of every error of this library; catch it to catch all of them.
 
-    The text says what happened and what to do; the attributes say the same to programs, each ``None`` when it is unknown
-    or does not apply. Instances can be pickled and keep their attributes.
+    The text says what happened and what to do; the attributes say the same to programs, each ``None`` when it is
+    unknown or does not apply. Instances can be pickled and keep their attributes.
 
     Attributes:
         rank: the rank that raised the error.
@@ -63,8 +63,8 @@ class CollectivesError(Exception):
 class MismatchError(CollectivesError):
     """Ranks disagree: about a collective (op, dtype, shape, order of calls) or about how the job was started.
 
-    Every rank of the communicator raises it and the communicator is closed. Make the ranks issue the same collectives, in
-    the same order and with the same arguments; the text names the ranks and both values.
+    Every rank of the communicator raises it and the communicator is closed. Make the ranks issue the same collectives,
+    in the same order and with the same arguments; the text names the ranks and both values.
     """
 
 
@@ -84,7 +84,7 @@ class DeadlineError(CollectivesError):
 
 
 class ClosedError(CollectivesError):
-    """The communicator was closed, by ``close()`` or by an earlier failure. Make a new one with ``collectives.init()``."""
+    """The communicator was closed by ``close()`` or by an earlier failure. Make a new one by ``collectives.init()``."""
 
 
 class ForkedError(CollectivesError):

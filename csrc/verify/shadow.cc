@@ -1,9 +1,9 @@
-#include "verify/memory.h"
+#include "verify/shadow.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace collectives {
+namespace collectives::verification {
 namespace {
 
 bool knows(const Clock& clock, const Epoch& epoch) {
@@ -22,9 +22,9 @@ bool over(const Background& access, const Clock& clock) {
 }
 
 std::string describe(const Epoch& epoch) {
-  const std::string who = epoch.step < 0 ? "the user's program of rank " + std::to_string(epoch.rank)
-                                         : "rank " + std::to_string(epoch.rank) + " in step " +
-                                               std::to_string(epoch.step);
+  const std::string who = epoch.step < 0
+                              ? "the user's program of rank " + std::to_string(epoch.rank)
+                              : "rank " + std::to_string(epoch.rank) + " in step " + std::to_string(epoch.step);
   return who + " of call " + std::to_string(epoch.call);
 }
 
@@ -36,7 +36,7 @@ void merge(Clock& into, const Clock& from) {
   }
 }
 
-Memory::Memory(std::string name, std::int64_t bytes, const std::vector<Background>* backgrounds)
+Shadow::Shadow(std::string name, std::int64_t bytes, const std::vector<Background>* backgrounds)
     : name_(std::move(name)), bytes_(bytes), table_(backgrounds) {
   if (bytes > 0) {
     cells_.resize(1);
@@ -44,7 +44,7 @@ Memory::Memory(std::string name, std::int64_t bytes, const std::vector<Backgroun
   }
 }
 
-std::size_t Memory::split(std::int64_t at) {
+std::size_t Shadow::split(std::int64_t at) {
   const auto found =
       std::partition_point(cells_.begin(), cells_.end(), [&](const Cell& cell) { return cell.end <= at; });
   const auto i = static_cast<std::size_t>(found - cells_.begin());
@@ -58,18 +58,18 @@ std::size_t Memory::split(std::int64_t at) {
   return i + 1;
 }
 
-std::pair<std::size_t, std::size_t> Memory::cut(std::int64_t offset, std::int64_t bytes) {
+std::pair<std::size_t, std::size_t> Shadow::cut(std::int64_t offset, std::int64_t bytes) {
   const std::size_t first = split(offset);
   return {first, split(offset + bytes)};
 }
 
-void Memory::race(const char* what, const Cell& cell, const Epoch& other, const char* other_what) const {
+void Shadow::race(const char* what, const Cell& cell, const Epoch& other, const char* other_what) const {
   throw Violation{std::string(what) + " " + name_ + " [" + std::to_string(cell.begin) + ", " +
                   std::to_string(cell.end) + "), but nothing orders it after the " + other_what + " by " +
                   describe(other)};
 }
 
-void Memory::check_read(const Actor& actor, const Cell& cell) const {
+void Shadow::check_read(const Actor& actor, const Cell& cell) const {
   if (cell.pending >= 0) {
     race("reads", cell, (*table_)[static_cast<std::size_t>(cell.pending)].start, "unfinished receive");
   }
@@ -78,7 +78,7 @@ void Memory::check_read(const Actor& actor, const Cell& cell) const {
   }
 }
 
-void Memory::check_write(const Actor& actor, const Cell& cell, int background) const {
+void Shadow::check_write(const Actor& actor, const Cell& cell, int background) const {
   if (cell.pending >= 0) {
     race("writes", cell, (*table_)[static_cast<std::size_t>(cell.pending)].start, "unfinished receive");
   }
@@ -98,7 +98,7 @@ void Memory::check_write(const Actor& actor, const Cell& cell, int background) c
   }
 }
 
-Data Memory::read(const Actor& actor, std::int64_t offset, std::int64_t bytes, int background,
+Data Shadow::read(const Actor& actor, std::int64_t offset, std::int64_t bytes, int background,
                   std::vector<std::int64_t>* moved) {
   const auto [first, last] = cut(offset, bytes);
   const Epoch now = epoch_of(actor);
@@ -137,7 +137,7 @@ Data Memory::read(const Actor& actor, std::int64_t offset, std::int64_t bytes, i
   return data;
 }
 
-void Memory::replace(const Actor& actor, std::int64_t offset, const Data& data, int pending) {
+void Shadow::replace(const Actor& actor, std::int64_t offset, const Data& data, int pending) {
   const auto [first, last] = cut(offset + data.front().begin, data.back().end - data.front().begin);
   // Reuse cells in place: most writes cover one cell with one piece.
   const auto begin = cells_.begin() + static_cast<std::ptrdiff_t>(first);
@@ -161,7 +161,7 @@ void Memory::replace(const Actor& actor, std::int64_t offset, const Data& data, 
   }
 }
 
-void Memory::write(const Actor& actor, std::int64_t offset, const Data& data) {
+void Shadow::write(const Actor& actor, std::int64_t offset, const Data& data) {
   if (data.empty()) {
     return;
   }
@@ -172,7 +172,7 @@ void Memory::write(const Actor& actor, std::int64_t offset, const Data& data) {
   replace(actor, offset, data, -1);
 }
 
-void Memory::begin_write(const Actor& actor, std::int64_t offset, std::int64_t bytes, int background) {
+void Shadow::begin_write(const Actor& actor, std::int64_t offset, std::int64_t bytes, int background) {
   const auto [first, last] = cut(offset, bytes);
   for (std::size_t i = first; i < last; ++i) {
     check_write(actor, cells_[i], background);
@@ -180,18 +180,8 @@ void Memory::begin_write(const Actor& actor, std::int64_t offset, std::int64_t b
   replace(actor, offset, {{0, bytes, kUndefined, 0, 0}}, background);
 }
 
-void Memory::end_write(const Actor& actor, std::int64_t offset, const Data& data) {
+void Shadow::end_write(const Actor& actor, std::int64_t offset, const Data& data) {
   replace(actor, offset, data, -1);  // nobody touched it meanwhile: every access checks `pending`
 }
 
-Data Memory::peek(std::int64_t bytes) const {
-  Data data;
-  for (const Cell& cell : cells_) {
-    if (cell.begin < bytes) {
-      data.push_back({cell.begin, std::min(cell.end, bytes), cell.value, cell.shift, cell.hops});
-    }
-  }
-  return data;
-}
-
-}  // namespace collectives
+}  // namespace collectives::verification

@@ -1,4 +1,5 @@
-// Abstract memory: intervals that know their value, their last writer and their readers, and find races by vector clocks.
+// Abstract memory: intervals that know their value, their last writer and their readers, and find races by vector
+// clocks.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 #include "verify/values.h"
 
-namespace collectives {
+namespace collectives::verification {
 
 // clock[q]: the last moment of rank q that is known to lie in the past. The own component is the present, which nobody
 // else knows yet: it grows with every release.
@@ -50,10 +51,11 @@ struct Piece {
 };
 using Data = std::vector<Piece>;
 
-class Memory {
+// The shadow of one region: a user buffer, a slot, a header line, scratch memory.
+class Shadow {
  public:
-  Memory() = default;
-  Memory(std::string name, std::int64_t bytes, const std::vector<Background>* backgrounds);
+  Shadow() = default;
+  Shadow(std::string name, std::int64_t bytes, const std::vector<Background>* backgrounds);
 
   // Reads a range, relative to its start. `background` >= 0: the read goes on until that background access is over.
   // Adds to moved[w] the bytes that rank w wrote last, for w other than the reader.
@@ -64,9 +66,6 @@ class Memory {
   // Overwrites a range at some time between the two calls.
   void begin_write(const Actor& actor, std::int64_t offset, std::int64_t bytes, int background);
   void end_write(const Actor& actor, std::int64_t offset, const Data& data);
-
-  // The values of a range without any check, for the comparison at the end.
-  Data peek(std::int64_t bytes) const;
 
   const std::string& name() const { return name_; }
   std::int64_t bytes() const { return bytes_; }
@@ -98,4 +97,4 @@ class Memory {
   std::vector<Cell> cells_;
 };
 
-}  // namespace collectives
+}  // namespace collectives::verification

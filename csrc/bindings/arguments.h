@@ -1,0 +1,31 @@
+// The arguments of a collective call, taken from a vectorcall without building tuples or dicts.
+#pragma once
+
+#include "bindings/numpy_api.h"
+#include "core/types.h"
+#include "runtime/work.h"
+
+namespace collectives {
+
+// Borrowed references; nullptr where nothing was given.
+struct CallArguments {
+  PyObject* x = nullptr;
+  PyObject* op = nullptr;
+  PyObject* root = nullptr;
+  PyObject* out = nullptr;
+  PyObject* algorithm = nullptr;
+  PyObject* deterministic = nullptr;
+  PyObject* async_op = nullptr;
+  PyObject* timeout = nullptr;
+  PyObject* name = nullptr;
+
+  // Fills `call` and returns true when the call is blocking and works on one plain array in place, or on two. Anything else,
+  // also anything wrong, is for the general path.
+  bool plain(Collective kind, Call* call) const;
+};
+
+// False with the Python error set when the arguments do not fit the signature of the method.
+bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* args, Py_ssize_t count, PyObject* names,
+                     CallArguments* result);
+
+}  // namespace collectives

@@ -1,0 +1,260 @@
+#include "bindings/communicator.h"
+
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bindings/arguments.h"
+#include "bindings/arrays.h"
+#include "bindings/errors.h"
+#include "bindings/work.h"
+#include "core/error.h"
+#include "structmember.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+constexpr const char* kCapsule = "collectives.Communicator";
+
+struct PyCommunicator {
+  PyObject_HEAD
+  Communicator* communicator;
+  PyObject* weak_references;
+};
+
+PyTypeObject* g_type = nullptr;
+
+PyObject* new_communicator(PyTypeObject* type, PyObject* args, PyObject* /*keywords*/) {
+  PyObject* capsule = nullptr;
+  if (!PyArg_ParseTuple(args, "O", &capsule)) {
+    return nullptr;
+  }
+  auto* communicator = static_cast<Communicator*>(PyCapsule_GetPointer(capsule, kCapsule));
+  if (communicator == nullptr || PyCapsule_SetDestructor(capsule, nullptr) != 0 ||
+      PyCapsule_SetName(capsule, "taken") != 0) {
+    return nullptr;
+  }
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self != nullptr) {
+    reinterpret_cast<PyCommunicator*>(self)->communicator = communicator;
+  }
+  return self;
+}
+
+void delete_communicator(PyObject* self) {
+  auto* object = reinterpret_cast<PyCommunicator*>(self);
+  if (object->weak_references != nullptr) {
+    PyObject_ClearWeakRefs(self);
+  }
+  PyTypeObject* type = Py_TYPE(self);
+  Communicator* communicator = object->communicator;
+  Py_BEGIN_ALLOW_THREADS;
+  delete communicator;
+  Py_END_ALLOW_THREADS;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// What does not fit the fast path goes to Python: lists, copies of arrays that are not contiguous, asynchronous calls, and
+// the error messages for what cannot be done at all.
+PyObject* call_general(PyObject* self, const char* collective, const CallArguments& a) {
+  static PyObject* method = PyUnicode_InternFromString("_general");
+  PyObject* name = PyUnicode_FromString(collective);
+  if (name == nullptr) {
+    return nullptr;
+  }
+  PyObject* arguments[] = {self, name, a.x, a.op, a.root, a.out, a.algorithm, a.deterministic, a.async_op, a.timeout,
+                           a.name};
+  for (PyObject*& argument : arguments) {
+    argument = argument == nullptr ? Py_None : argument;
+  }
+  PyObject* result = PyObject_VectorcallMethod(method, arguments, std::size(arguments), nullptr);
+  Py_DECREF(name);
+  return result;
+}
+
+// Waits with the interpreter unlocked, and looks at Ctrl-C now and then.
+bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work) {
+  constexpr double kSlice = 0.1;
+  for (;;) {
+    bool done = false;
+    {
+      const py::gil_scoped_release unlocked;
+      done = communicator.wait(*work, kSlice);
+    }
+    if (done) {
+      return true;
+    }
+    if (PyErr_CheckSignals() != 0) {
+      communicator.interrupt();
+      return false;
+    }
+  }
+}
+
+PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyObject* const* args, Py_ssize_t count,
+                     PyObject* names) {
+  CallArguments a;
+  if (!parse_arguments(kind, kind_name, args, count, names, &a)) {
+    return nullptr;
+  }
+  thread_local Call call;
+  if (!a.plain(kind, &call)) {
+    return call_general(self, kind_name, a);
+  }
+  Communicator& communicator = *reinterpret_cast<PyCommunicator*>(self)->communicator;
+  try {
+    std::shared_ptr<Work> work;
+    if (!communicator.run(call, work) && !wait_interruptibly(communicator, work)) {
+      return nullptr;
+    }
+    communicator.recycle(std::move(work));
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+  PyObject* result = kind == Collective::kBarrier ? Py_None : a.out != nullptr ? a.out : a.x;
+  Py_INCREF(result);
+  return result;
+}
+
+template <Collective kKind>
+PyObject* method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const std::string kind_name(name(kKind));
+  return collective(kKind, kind_name.c_str(), self, args, count, names);
+}
+
+template <Collective kKind>
+PyCFunction as_function() {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&method<kKind>));
+}
+
+PyObject* start(PyObject* self, PyObject* args) {
+  try {
+    return start_general(*reinterpret_cast<PyCommunicator*>(self)->communicator, self, args);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+#define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None"
+
+PyMethodDef g_methods[] = {
+    {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS,
+     "all_reduce($self, x, op='sum', *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "Reduces ``x`` over all ranks; every rank gets the result.\n\n"
+     "``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It is\n"
+     "reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.\n"
+     "``op``: sum, avg, prod, min or max. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.\n\n"
+     "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, PeerError\n"
+     "when a rank is gone, DeadlineError after ``timeout``."},
+    {"reduce", as_function<Collective::kReduce>(), METH_FASTCALL | METH_KEYWORDS,
+     "reduce($self, x, op='sum', root=0, *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "Reduces ``x`` over all ranks; only ``root`` gets the result, in ``x`` or ``out``. See ``all_reduce``."},
+    {"broadcast", as_function<Collective::kBroadcast>(), METH_FASTCALL | METH_KEYWORDS,
+     "broadcast($self, x, root=0, *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "Copies ``x`` of rank ``root`` into ``x`` (or ``out``) of every rank. See ``all_reduce``."},
+    {"barrier", as_function<Collective::kBarrier>(), METH_FASTCALL | METH_KEYWORDS,
+     "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
+     "Returns when all ranks have called it."},
+    {"_start", start, METH_VARARGS,
+     "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async)\n--\n\n"
+     "Starts a collective over lists of plain arrays and returns its Work."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef g_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(PyCommunicator, weak_references), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot g_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_communicator)},
+                         {Py_tp_dealloc, reinterpret_cast<void*>(delete_communicator)},
+                         {Py_tp_methods, g_methods},
+                         {Py_tp_members, g_members},
+                         {Py_tp_doc, const_cast<char*>("The engine's side of collectives.Communicator.")},
+                         {0, nullptr}};
+
+PyType_Spec g_spec = {"collectives._core.Communicator", sizeof(PyCommunicator), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_slots};
+
+}  // namespace
+
+py::object make_handle(std::unique_ptr<Communicator> communicator) {
+  PyObject* capsule = PyCapsule_New(communicator.get(), kCapsule, [](PyObject* object) {
+    delete static_cast<Communicator*>(PyCapsule_GetPointer(object, kCapsule));
+  });
+  if (capsule == nullptr) {
+    throw py::error_already_set();
+  }
+  [[maybe_unused]] Communicator* owned = communicator.release();  // by the capsule
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
+Communicator& communicator_of(py::handle object) {
+  if (!PyObject_TypeCheck(object.ptr(), g_type)) {
+    throw ArgumentTypeError("a Communicator is needed, not " + std::string(Py_TYPE(object.ptr())->tp_name));
+  }
+  return *reinterpret_cast<PyCommunicator*>(object.ptr())->communicator;
+}
+
+void bind_communicator(py::module_& m) {
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  if (g_type == nullptr) {
+    throw py::error_already_set();
+  }
+  m.attr("Communicator") = py::handle(reinterpret_cast<PyObject*>(g_type));
+  m.def("_close", [](py::handle c) {
+    Communicator& communicator = communicator_of(c);
+    const py::gil_scoped_release unlocked;
+    communicator.close();
+  });
+  m.def("_describe", [](py::handle c) {
+    const Communicator& communicator = communicator_of(c);
+    py::dict result;
+    result["rank"] = communicator.rank();
+    result["size"] = communicator.size();
+    result["host"] = communicator.topology().host;
+    result["closed"] = communicator.closed();
+    result["failed"] = communicator.failed();
+    result["timeout"] = communicator.options().timeout_s;
+    return result;
+  });
+  m.def("_bytes_by_transport", [](py::handle c) {
+    py::dict result;
+    for (const auto& [transport, bytes] : communicator_of(c).bytes_by_transport()) {
+      result[py::str(transport)] = bytes;
+    }
+    return result;
+  });
+  m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
+    Communicator& communicator = communicator_of(c);
+    const py::gil_scoped_release unlocked;
+    return communicator.flag_latency(peer, rounds, timeout_s);
+  });
+  m.def("_select", [](py::handle c, const std::string& kind, const std::string& op, const std::string& dtype,
+                      std::int64_t count, int root, bool symmetric, bool deterministic) {
+    const Communicator& communicator = communicator_of(c);
+    Problem problem;
+    problem.collective = parse_collective(kind);
+    problem.op = parse_op(op);
+    problem.dtype = parse_dtype(dtype);
+    problem.count = count;
+    problem.root = root;
+    problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
+    return std::string(select(problem, communicator.topology(), deterministic).name);
+  });
+  m.def("_heap", [](py::handle c) {
+    const Domain* domain = communicator_of(c).domain();
+    if (domain == nullptr) {
+      return py::make_tuple(std::uintptr_t{0}, std::size_t{0});
+    }
+    return py::make_tuple(reinterpret_cast<std::uintptr_t>(domain->heap(domain->rank())), domain->heap_bytes());
+  });
+}
+
+}  // namespace collectives

@@ -1,0 +1,24 @@
+// _core.Communicator and _core.Work: types made by hand, because their calls have to be fast.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "runtime/communicator.h"
+
+namespace collectives {
+
+// Adds the types Communicator and Work, and the functions that make communicators.
+void bind_communicator(pybind11::module_& m);
+
+// A capsule that _core.Communicator(...) takes over.
+pybind11::object make_handle(std::unique_ptr<Communicator> communicator);
+
+// The communicator inside a _core.Communicator; ArgumentTypeError for any other object.
+Communicator& communicator_of(pybind11::handle object);
+
+// connect() and local_group(): see connect.cc.
+void bind_connect(pybind11::module_& m);
+
+}  // namespace collectives

@@ -1,0 +1,154 @@
+// Making communicators from descriptors that the control plane has connected.
+
+#include <fcntl.h>
+#include <pybind11/stl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "bindings/communicator.h"
+#include "core/domain.h"
+#include "core/error.h"
+#include "core/transport.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+// Box sizes. The defaults were measured (docs/performance.md); tests make them tiny.
+Limits limits_from(const py::dict& options) {
+  Limits limits;
+  const auto number = [&](const char* key, auto& value) {
+    if (options.contains(key)) {
+      value = options[key].cast<std::remove_reference_t<decltype(value)>>();
+    }
+  };
+  number("slot_bytes", limits.slot_bytes);
+  number("slots", limits.slots);
+  number("segment_bytes", limits.segment_bytes);
+  return limits;
+}
+
+SegmentLayout layout_for(int size, const py::dict& options) {
+  return SegmentLayout(size, limits_from(options), options["heap_bytes"].cast<std::size_t>());
+}
+
+CommunicatorOptions communicator_options(int rank, std::vector<int> host, const py::dict& options) {
+  CommunicatorOptions result;
+  result.topology.rank = rank;
+  result.topology.size = static_cast<int>(host.size());
+  result.topology.host = std::move(host);
+  result.timeout_s = options["timeout"].cast<double>();
+  result.warn_s = options["warn"].cast<double>();
+  return result;
+}
+
+int create_segment(int size, const py::dict& options) {
+  return find_memory("memfd").create(layout_for(size, options).total);
+}
+
+// peers: (rank, host name, pid, memory, doorbell, control, pid descriptor, tcp), descriptors -1 where there is none. All
+// descriptors are taken over.
+py::object connect(int rank, const std::vector<int>& host, int segment, int doorbell, const py::list& peers,
+                   const py::dict& options) {
+  const int size = static_cast<int>(host.size());
+  const SegmentLayout layout = layout_for(size, options);
+  const Memory& memory = find_memory("memfd");
+  std::vector<Mapping> mappings(size);
+  std::vector<int> doorbells(size, -1);
+  std::vector<Peer> connected(size);
+  int local_size = 1;
+  for (const py::handle item : peers) {
+    const auto entry = item.cast<py::tuple>();
+    const int r = entry[0].cast<int>();
+    Peer& peer = connected.at(r);
+    peer.rank = r;
+    peer.host = entry[1].cast<std::string>();
+    peer.pid = entry[2].cast<int>();
+    peer.control_fd = entry[5].cast<int>();
+    peer.pid_fd = entry[6].cast<int>();
+    if (const int descriptor = entry[3].cast<int>(); descriptor >= 0) {
+      mappings[r] = memory.map(descriptor, layout.total);
+      close(descriptor);
+      doorbells[r] = entry[4].cast<int>();
+      ++local_size;
+    }
+    if (const int descriptor = entry[7].cast<int>(); descriptor >= 0) {
+      peer.link = find_transport("tcp").over_socket(descriptor, r);
+    }
+  }
+  std::unique_ptr<Domain> domain;
+  if (local_size > 1) {
+    mappings[rank] = memory.map(segment, layout.total);
+    domain = std::make_unique<Domain>(rank, limits_from(options), layout, std::move(mappings), doorbells);
+  }
+  if (segment >= 0) {
+    close(segment);
+  }
+  auto engine = std::make_shared<Engine>(rank, std::move(connected), doorbell, local_size);
+  auto communicator =
+      std::make_unique<Communicator>(engine, std::move(domain), communicator_options(rank, host, options));
+  return make_handle(std::move(communicator));
+}
+
+// What the members of a local group share, alive as long as any of them.
+struct LocalGroup {
+  std::vector<Mapping> segments;
+  std::vector<int> doorbells;
+  LocalGroup() = default;
+  LocalGroup(const LocalGroup&) = delete;
+  LocalGroup& operator=(const LocalGroup&) = delete;
+  ~LocalGroup() {
+    for (const int doorbell : doorbells) {
+      close(doorbell);
+    }
+  }
+};
+
+// n communicators for n threads of this process.
+py::list local_group(int size, const py::dict& options) {
+  const SegmentLayout layout = layout_for(size, options);
+  const Memory& memory = find_memory("host");
+  auto group = std::make_shared<LocalGroup>();
+  std::vector<std::byte*> bases;
+  for (int r = 0; r < size; ++r) {
+    group->segments.push_back(memory.map(memory.create(layout.total), layout.total));
+    bases.push_back(group->segments.back().data());
+    const int doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (doorbell < 0) {
+      throw std::system_error(errno, std::generic_category(), "eventfd");
+    }
+    group->doorbells.push_back(doorbell);
+  }
+  py::list result;
+  for (int r = 0; r < size; ++r) {
+    auto domain = std::make_unique<Domain>(r, limits_from(options), layout, bases, group->doorbells, group);
+    const int doorbell = fcntl(group->doorbells[r], F_DUPFD_CLOEXEC, 0);
+    auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), doorbell, size);
+    CommunicatorOptions settings = communicator_options(r, std::vector<int>(size, 0), options);
+    settings.mapped_transport = "local";
+    result.append(make_handle(std::make_unique<Communicator>(engine, std::move(domain), settings)));
+  }
+  return result;
+}
+
+}  // namespace
+
+void bind_connect(py::module_& m) {
+  m.def("create_segment", &create_segment, "The descriptor of a memory segment for one rank of a group of `size`.");
+  m.def("segment_bytes", [](int size, const py::dict& options) { return layout_for(size, options).total; });
+  m.def("connect", &connect, "A communicator over connected descriptors, all of which it takes over.");
+  m.def("local_group", &local_group, "Communicators for `size` threads of this process.");
+  m.def("transports", [] {
+    py::dict result;
+    for (const Transport& transport : transports()) {
+      result[py::str(transport.name.data(), transport.name.size())] = std::string(transport.description);
+    }
+    return result;
+  });
+}
+
+}  // namespace collectives

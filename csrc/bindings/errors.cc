@@ -1,0 +1,90 @@
+#include "bindings/errors.h"
+
+#include <exception>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+const char* class_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kMismatch:
+      return "MismatchError";
+    case ErrorKind::kPeer:
+      return "PeerError";
+    case ErrorKind::kDeadline:
+      return "DeadlineError";
+    case ErrorKind::kClosed:
+      return "ClosedError";
+    case ErrorKind::kForked:
+      return "ForkedError";
+    case ErrorKind::kBackend:
+      return "BackendError";
+    case ErrorKind::kNone:
+    case ErrorKind::kGeneric:
+      break;
+  }
+  return "CollectivesError";
+}
+
+py::object known(auto value, bool is_known) { return is_known ? py::cast(value) : py::object(py::none()); }
+
+void set_collectives_error(const CollectivesError& error) {
+  try {
+    const ErrorContext& context = error.context();
+    const py::object type = py::module_::import("collectives.errors").attr(class_name(error.kind()));
+    const py::object exception = type(error.what(), py::arg("rank") = known(context.rank, context.rank >= 0),
+                                      py::arg("peer") = known(context.peer, context.peer >= 0),
+                                      py::arg("collective") = known(context.collective, !context.collective.empty()),
+                                      py::arg("sequence") = known(context.sequence, context.sequence >= 0),
+                                      py::arg("name") = known(context.name, !context.name.empty()),
+                                      py::arg("age") = known(context.age_s, context.age_s >= 0));
+    PyErr_SetObject(type.ptr(), exception.ptr());
+  } catch (py::error_already_set& python_error) {
+    python_error.restore();
+  }
+}
+
+}  // namespace
+
+void set_python_error() {
+  try {
+    throw;
+  } catch (const CollectivesError& error) {
+    set_collectives_error(error);
+  } catch (const ArgumentTypeError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+  } catch (const ArgumentError& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::system_error& error) {
+    PyErr_SetString(PyExc_OSError, error.what());
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
+void register_errors() {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const CollectivesError& error) {
+      set_collectives_error(error);
+    } catch (const ArgumentTypeError& error) {
+      PyErr_SetString(PyExc_TypeError, error.what());
+    } catch (const ArgumentError& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const std::system_error& error) {
+      PyErr_SetString(PyExc_OSError, error.what());
+    }
+  });
+}
+
+}  // namespace collectives

@@ -1,0 +1,40 @@
+// The extension module collectives._core.
+
+#define COLLECTIVES_IMPORT_NUMPY
+#include "bindings/numpy_api.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/arrays.h"
+#include "bindings/communicator.h"
+#include "bindings/errors.h"
+#include "bindings/reduce_testing.h"
+#include "bindings/verify_testing.h"
+#include "bindings/work.h"
+#include "core/reducer.h"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The engine of collectives. Use the package, not this module.";
+  if (_import_array() < 0) {
+    throw py::error_already_set();
+  }
+  collectives::load_dtypes();
+  collectives::register_errors();
+  collectives::bind_work(m);
+  collectives::bind_communicator(m);
+  collectives::bind_connect(m);
+  collectives::bind_reduce_testing(m);
+  collectives::bind_verify_testing(m);
+  m.def("isa", [] { return std::string(collectives::best_reducer().isa); }, "The instruction set of the reducers in use.");
+  m.def("build_info", [] {
+    py::dict info;
+    info["compiler"] = __VERSION__;
+    info["cxx_standard"] = static_cast<long>(__cplusplus);
+    return info;
+  });
+  m.def("_dtype_of", [](py::handle array) { return collectives::dtype_of(reinterpret_cast<PyArrayObject*>(array.ptr())); },
+        "The number of the element type of a NumPy array, -1 when it has none here.");
+}

@@ -1,0 +1,137 @@
+#include "bindings/work.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "bindings/arrays.h"
+#include "core/error.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+// Holds what the engine works on until the collective is over, also when the caller has dropped the handle.
+struct PyWork {
+  py::object owner;  // the communicator
+  py::list inputs;
+  py::list outputs;
+  Communicator* communicator = nullptr;
+  std::shared_ptr<Work> work;
+
+  bool wait(double timeout_s) {
+    constexpr double kSlice = 0.1;
+    const auto start = Clock::now();
+    for (;;) {
+      const double passed = std::chrono::duration<double>(Clock::now() - start).count();
+      const double left = timeout_s < 0 ? kSlice : std::max(0.0, timeout_s - passed);
+      bool done = false;
+      {
+        const py::gil_scoped_release unlocked;
+        done = communicator->wait(*work, std::min(left, kSlice));
+      }
+      if (done) {
+        return true;
+      }
+      if (timeout_s >= 0 && left <= kSlice) {
+        return false;
+      }
+      if (PyErr_CheckSignals() != 0) {
+        communicator->interrupt();
+        throw py::error_already_set();
+      }
+    }
+  }
+
+  ~PyWork() {
+    if (work == nullptr || work->finished() || Engine::forked()) {
+      return;
+    }
+    // The engine still reads and writes these arrays. A dropped handle must not free them under it.
+    try {
+      const py::gil_scoped_release unlocked;
+      communicator->wait(*work, -1);
+    } catch (const std::exception&) {
+      // The communicator has failed; its next call says so.
+    }
+  }
+};
+
+std::vector<Span> spans(const py::list& arrays) {
+  std::vector<Span> result;
+  for (const py::handle array : arrays) {
+    result.push_back(span_of(reinterpret_cast<PyArrayObject*>(array.ptr())));
+  }
+  return result;
+}
+
+int algorithm_number(Collective kind, const std::string& text, const Communicator& communicator, const Call& call) {
+  if (text == "auto") {
+    return 0;
+  }
+  const Algorithm* algorithm = find_algorithm(kind, text);
+  Problem problem;
+  problem.collective = kind;
+  problem.op = call.op;
+  problem.dtype = call.dtype;
+  problem.root = call.root;
+  if (algorithm == nullptr || (communicator.size() > 1 &&
+                               !algorithm->unsupported(problem, communicator.topology()).empty())) {
+    // Throws with the list of names, or with the reason.
+    build_schedule(text, problem, communicator.topology(), Limits());
+  }
+  return algorithm_id(*algorithm);
+}
+
+}  // namespace
+
+PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* args) {
+  const auto tuple = py::reinterpret_borrow<py::tuple>(args);
+  const auto kind = parse_collective(tuple[0].cast<std::string>());
+  auto work = std::make_unique<PyWork>();
+  work->owner = py::reinterpret_borrow<py::object>(owner);
+  work->inputs = tuple[1];
+  work->outputs = tuple[2];
+  work->communicator = &communicator;
+  Call call;
+  call.collective = kind;
+  call.dtype = work->inputs.empty()
+                   ? DType::kUInt8
+                   : static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(work->inputs[0].ptr())));
+  call.op = parse_op(tuple[3].cast<std::string>());
+  call.root = tuple[4].cast<int>();
+  call.deterministic = tuple[6].cast<bool>();
+  if (call.root < 0 || call.root >= communicator.size()) {
+    throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
+                        std::to_string(communicator.size() - 1));
+  }
+  call.algorithm = algorithm_number(kind, tuple[5].cast<std::string>(), communicator, call);
+  call.timeout_s = tuple[7].is_none() ? -1 : tuple[7].cast<double>();
+  call.name = tuple[8].is_none() ? std::string() : tuple[8].cast<std::string>();
+  call.input = spans(work->inputs);
+  call.output = spans(work->outputs);
+  const bool async = tuple[9].cast<bool>();
+  {
+    const py::gil_scoped_release unlocked;
+    work->work = communicator.post(call, async);
+  }
+  return py::cast(std::move(work)).release().ptr();
+}
+
+void bind_work(py::module_& m) {
+  py::class_<PyWork>(m, "Work", "The engine's side of collectives.Work.")
+      .def("wait", &PyWork::wait, py::arg("timeout") = -1.0,
+           "Waits for the end of the collective and raises its error. False after `timeout` seconds (never when < 0).")
+      .def("done", [](const PyWork& w) { return w.work->finished(); }, "True when the collective is over.")
+      .def_property_readonly("algorithm",
+                             [](const PyWork& w) {
+                               const bool alone = w.communicator->size() == 1;
+                               return alone ? std::string("alone") : std::string(w.work->plan->algorithm->name);
+                             },
+                             "The name of the algorithm that was chosen.")
+      .def_property_readonly("sequence", [](const PyWork& w) { return w.work->sequence; },
+                             "The number of the collective in its communicator, from 0.");
+}
+
+}  // namespace collectives

@@ -1,0 +1,381 @@
+#include "runtime/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+#include "core/transport.h"
+
+namespace collectives {
+namespace {
+
+// Lists of tensors up to this size are packed into one before they travel: cheaper than many tiny pieces.
+constexpr std::int64_t kPackBytes = 16 << 10;
+// Collectives over TCP that may be in flight at a time.
+constexpr std::size_t kMaxActive = 8;
+
+std::int64_t total_bytes(const std::vector<Span>& spans) {
+  std::int64_t total = 0;
+  for (const Span& span : spans) {
+    total += span.bytes;
+  }
+  return total;
+}
+
+void pack(const Buffer& from, std::byte* to) {
+  for (std::int64_t i = 0; i < from.count; ++i) {
+    std::memcpy(to, from.spans[i].data, from.spans[i].bytes);
+    to += from.spans[i].bytes;
+  }
+}
+
+void unpack(const std::byte* from, const std::vector<Span>& to) {
+  for (const Span& span : to) {
+    std::memcpy(span.data, from, span.bytes);
+    from += span.bytes;
+  }
+}
+
+std::vector<Link*> raw_links(const std::vector<std::unique_ptr<Link>>& mapped, const std::vector<Peer>& peers) {
+  std::vector<Link*> links;
+  for (std::size_t r = 0; r < mapped.size(); ++r) {
+    links.push_back(mapped[r] != nullptr ? mapped[r].get() : peers[r].link.get());
+  }
+  return links;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options)
+    : engine_(std::move(engine)),
+      domain_(std::move(domain)),
+      options_(std::move(options)),
+      mapped_links_(options_.topology.size) {
+  for (int r = 0; domain_ != nullptr && r < size(); ++r) {
+    if (r != rank() && domain_->has(r)) {
+      mapped_links_[r] = find_transport(options_.mapped_transport).over_domain(*domain_, r);
+    }
+  }
+  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), raw_links(mapped_links_, engine_->peers()));
+  const std::lock_guard guard(engine_->lock());
+  engine_->attach(this);
+}
+
+Communicator::~Communicator() {
+  if (!Engine::forked()) {
+    close();
+    const std::lock_guard guard(engine_->lock());
+    engine_->detach(this);
+  }
+}
+
+void Communicator::check_usable() const {
+  ErrorContext context;
+  context.rank = rank();
+  if (Engine::forked()) {
+    throw CollectivesError(ErrorKind::kForked,
+                           "this process was forked from one that used the communicator; only the parent can use it. "
+                           "Start processes with the spawn method, or call collectives.init() in the child alone",
+                           context);
+  }
+  if (closed_) {
+    throw CollectivesError(ErrorKind::kClosed, "the communicator is closed; call collectives.init() for a new one",
+                           context);
+  }
+  if (error_ != nullptr) {
+    context.peer = error_->culprit;
+    context.sequence = error_->sequence;
+    throw CollectivesError(error_->kind, "the communicator has failed before and cannot be used any more: " +
+                                             error_->text, context);
+  }
+}
+
+void Communicator::prepare(Work& work, const Call& call) {
+  check_usable();
+  if (call.root < 0 || call.root >= size()) {
+    throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
+                        std::to_string(size() - 1));
+  }
+  work.input_spans.assign(call.input.begin(), call.input.end());
+  work.output_spans.assign(call.output.begin(), call.output.end());
+  const std::int64_t bytes = total_bytes(call.input);
+  work.input = {work.input_spans.data(), static_cast<std::int64_t>(work.input_spans.size()), bytes};
+  work.output = {work.output_spans.data(), static_cast<std::int64_t>(work.output_spans.size()), bytes};
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  if (bytes / element > kMaxElements) {
+    throw ArgumentError(std::to_string(bytes / element) + " elements are too many for one collective; at most " +
+                        std::to_string(kMaxElements) + " are possible");
+  }
+  // Symmetric memory takes part as such when the call is one array that lies there on both sides.
+  bool symmetric = false;
+  if (domain_ != nullptr && bytes > 0 && work.input.count == 1) {
+    work.input_heap_offset = domain_->heap_offset(work.input_spans[0].data, bytes);
+    work.output_heap_offset = domain_->heap_offset(work.output_spans[0].data, bytes);
+    symmetric = work.input_heap_offset >= 0 && work.output_heap_offset >= 0;
+  }
+  std::vector<std::int64_t> counts;
+  work.tensor_bytes.clear();
+  for (const Span& span : call.input) {
+    counts.push_back(span.bytes / element);
+    work.tensor_bytes.push_back(span.bytes);
+  }
+  Signature signature = make_signature(call.collective, call.op, call.dtype,
+                                       symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate, call.deterministic,
+                                       call.algorithm, call.root, counts);
+  bind(work, call, signature, symmetric);
+  // No tensor at all is like one of no elements; and short lists travel as one.
+  if (work.input.count != 1 && bytes <= kPackBytes) {
+    work.packed.resize(bytes);
+    pack(work.input, work.packed.data());
+    work.input_spans.assign(1, {work.packed.data(), bytes});
+    work.input = {work.input_spans.data(), 1, bytes};
+    work.output = work.input;
+  } else {
+    work.packed.clear();
+  }
+  work.divisor = size();
+  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
+  work.name.assign(call.name);
+  work.posted.reset();
+  work.warned = false;
+  work.error.reset();
+  work.state.store(WorkState::kQueued, std::memory_order_relaxed);
+  // From here on the call counts.
+  work.sequence = next_sequence_++;
+  work.base = next_chunk_;
+  next_chunk_ += work.plan->schedule.chunks;
+}
+
+void Communicator::start(Work& work) {
+  begins_[work.sequence % kHeaderLines] = work.base;
+  work.state.store(WorkState::kActive, std::memory_order_relaxed);
+  executor_->begin(work);
+}
+
+// Finds or makes the plan.
+void Communicator::bind(Work& work, const Call& call, const Signature& signature, bool symmetric) {
+  if (Plan* plan = plans_.find(signature); plan != nullptr) {
+    if (work.plan.get() != plan) {
+      work.plan = plans_.entry(signature);
+    }
+    return;
+  }
+  Problem problem;
+  problem.collective = call.collective;
+  problem.op = call.op;
+  problem.dtype = call.dtype;
+  problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
+  problem.count = total_count(signature);
+  problem.root = call.root;
+  const Algorithm* algorithm = nullptr;
+  if (call.algorithm == 0) {
+    algorithm = &select(problem, options_.topology, call.deterministic);
+  } else {
+    algorithm = &algorithms()[call.algorithm - 1];
+    if (call.deterministic && algorithm->determinism != Determinism::kCanonical) {
+      throw ArgumentError("the result of algorithm " + std::string(algorithm->name) +
+                          " depends on the size; with deterministic=True leave the choice to algorithm=\"auto\"");
+    }
+  }
+  const Limits limits = domain_ != nullptr ? domain_->limits() : Limits();
+  work.plan = make_plan(signature, problem, *algorithm, options_.topology, limits);
+  plans_.put(work.plan);
+}
+
+bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
+  const std::lock_guard guard(engine_->lock());
+  work = spare_ != nullptr ? std::move(spare_) : std::make_shared<Work>();
+  spare_.reset();
+  prepare(*work, call);
+  if (active_.empty() && queued_.empty() && may_start(*work)) {
+    start(*work);
+    if (step(*work, engine_->spins())) {
+      if (work->error != nullptr) {
+        throw CollectivesError(*work->error);
+      }
+      return true;
+    }
+    active_.push_back(work);
+  } else {
+    queued_.push_back(work);
+  }
+  return false;
+}
+
+void Communicator::recycle(std::shared_ptr<Work> work) {
+  // A large scratch area is not kept for later calls that need none.
+  constexpr std::size_t kKeepBytes = 8 << 20;
+  if (work->scratch.size() > kKeepBytes) {
+    return;
+  }
+  const std::lock_guard guard(engine_->lock());
+  spare_ = std::move(work);
+}
+
+std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
+  const std::lock_guard guard(engine_->lock());
+  auto work = std::make_shared<Work>();
+  prepare(*work, call);
+  queued_.push_back(work);
+  drive();
+  if (async && !work->finished()) {
+    engine_->start_progress_thread();
+  }
+  return work;
+}
+
+bool Communicator::wait(Work& work, double timeout_s) {
+  if (!work.finished()) {
+    const std::lock_guard guard(engine_->lock());
+    engine_->wait([&] { return work.finished(); }, timeout_s);
+  }
+  if (!work.finished()) {
+    return false;
+  }
+  if (work.error != nullptr) {
+    throw CollectivesError(*work.error);
+  }
+  return true;
+}
+
+// Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header line
+// s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots.
+bool Communicator::may_start(const Work& work) {
+  if (domain_ == nullptr) {
+    return true;
+  }
+  std::uint64_t needed = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
+  const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
+  const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
+  const std::uint64_t reach = work.base + std::min(chunks, slots);
+  if (chunks > 0 && reach > slots) {
+    for (std::uint64_t s = work.sequence; s-- > needed;) {
+      if (begins_[s % kHeaderLines] < reach - slots) {
+        needed = s + 1;
+        break;
+      }
+    }
+  }
+  auto& completed = executor_->peers_completed();
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank() || !domain_->has(r) || completed[r] >= needed) {
+      continue;
+    }
+    completed[r] = domain_->control(r).completed.load(std::memory_order_acquire);
+    if (completed[r] < needed) {
+      return false;
+    }
+  }
+  return executor_->completed >= needed;
+}
+
+// Moves works from the queue to the active ones, in order. Mapped links serve one collective at a time.
+void Communicator::activate() {
+  while (!queued_.empty() && active_.size() < kMaxActive) {
+    Work& work = *queued_.front();
+    const auto on_mapped_links = [&](const Work& w) {
+      return domain_ != nullptr && w.plan->schedule.uses_links;
+    };
+    const bool links_taken = on_mapped_links(work) && std::any_of(active_.begin(), active_.end(), [&](const auto& w) {
+      return on_mapped_links(*w);
+    });
+    if (links_taken || !may_start(work)) {
+      return;
+    }
+    start(work);
+    active_.push_back(std::move(queued_.front()));
+    queued_.pop_front();
+  }
+}
+
+// Runs one work on; true when it is finished.
+bool Communicator::step(Work& work, int spins) {
+  switch (executor_->run(work, spins)) {
+    case Progress::kDone:
+      complete(work);
+      return true;
+    case Progress::kMismatch:
+      mismatch(work);
+      return true;
+    case Progress::kBlocked:
+      return false;
+  }
+  return false;
+}
+
+bool Communicator::drive() {
+  bool moved = false;
+  activate();
+  const int spins = active_.size() <= 1 ? engine_->spins() : 1;
+  for (std::size_t i = 0; i < active_.size();) {
+    const std::shared_ptr<Work> work = active_[i];
+    const std::uint32_t before = work->step;
+    const std::int64_t iteration = work->iteration;
+    if (step(*work, spins)) {
+      moved = true;
+      // A failure has emptied the list.
+      const auto position = std::find(active_.begin(), active_.end(), work);
+      if (position != active_.end()) {
+        active_.erase(position);
+      }
+      update_completed();
+      activate();
+    } else {
+      moved = moved || work->step != before || work->iteration != iteration;
+      ++i;
+    }
+  }
+  return moved;
+}
+
+void Communicator::complete(Work& work) {
+  executor_->end(work);
+  if (!work.packed.empty()) {
+    const bool has_result = work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank();
+    if (has_result) {
+      unpack(work.packed.data(), work.output_spans);
+    }
+  }
+  mapped_bytes_ += work.plan->mapped_bytes;
+  work.state.store(WorkState::kDone, std::memory_order_release);
+  update_completed();
+}
+
+void Communicator::update_completed() {
+  std::uint64_t lowest = queued_.empty() ? next_sequence_ : queued_.front()->sequence;
+  for (const auto& work : active_) {
+    if (!work->finished()) {
+      lowest = std::min(lowest, work->sequence);
+    }
+  }
+  executor_->completed = lowest;
+  if (domain_ != nullptr) {
+    domain_->control(rank()).completed.store(lowest, std::memory_order_release);
+  }
+}
+
+void Communicator::set_sleeping(bool sleeping) {
+  if (domain_ != nullptr) {
+    domain_->control(rank()).sleeping.store(sleeping ? 1 : 0, std::memory_order_seq_cst);
+  }
+}
+
+std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
+  std::map<std::string, std::int64_t> bytes;
+  if (domain_ != nullptr) {
+    bytes[options_.mapped_transport] = mapped_bytes_;
+    for (const auto& link : mapped_links_) {
+      bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
+    }
+  }
+  for (const Peer& peer : engine_->peers()) {
+    if (peer.link != nullptr) {
+      bytes[std::string(peer.link->transport())] += peer.link->bytes_sent;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace collectives

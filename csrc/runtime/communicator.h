@@ -1,0 +1,114 @@
+// A communicator: a group of ranks that run collectives together, as seen by one of them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/domain.h"
+#include "core/topology.h"
+#include "runtime/engine.h"
+#include "runtime/executor.h"
+#include "runtime/plan.h"
+#include "runtime/report.h"
+#include "runtime/work.h"
+
+namespace collectives {
+
+struct CommunicatorOptions {
+  std::uint32_t id = 0;
+  Topology topology;
+  std::string mapped_transport = "shm";
+  double timeout_s = 600;
+  double warn_s = 60;
+};
+
+class Communicator {
+ public:
+  Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return options_.topology.rank; }
+  int size() const { return options_.topology.size; }
+  const Topology& topology() const { return options_.topology; }
+  const CommunicatorOptions& options() const { return options_; }
+  const Domain* domain() const { return domain_.get(); }
+
+  // Starts a collective. Throws ArgumentError or ArgumentTypeError for a call that is wrong by itself and the error of the
+  // communicator when it has failed; neither consumes a sequence number. The work runs as far as it can without waiting.
+  std::shared_ptr<Work> post(const Call& call, bool async);
+  // Waits until the work is finished and throws its error. False after timeout_s, where one is given (>= 0).
+  bool wait(Work& work, double timeout_s);
+  // One blocking collective over one contiguous array: post() and a first look in one, without allocation. True when it is
+  // done; otherwise go on with wait(*work).
+  bool run(const Call& call, std::shared_ptr<Work>& work);
+  void recycle(std::shared_ptr<Work> work);
+
+  // Leaves the group in good order. Later calls raise ClosedError.
+  void close();
+  bool closed() const { return closed_; }
+
+  // Gives up on everything in flight, on all ranks: the caller's thread was told to stop.
+  void interrupt();
+
+  // Mean one-way latency in nanoseconds between this rank and `peer`; both must call it with the same arguments.
+  double flag_latency(int peer, int rounds, double timeout_s);
+
+  // Payload bytes that this rank has moved, by transport.
+  std::map<std::string, std::int64_t> bytes_by_transport() const;
+  std::string algorithm_of(const Call& call);
+
+  // For the engine, under its lock.
+  bool drive();
+  bool busy() const { return !active_.empty() || !queued_.empty(); }
+  void look_after(Clock::time_point now);
+  void fail(const Report& report);
+  void peer_gone(const Peer& peer);
+  void reported(int rank, const Report& report);
+  bool has_left(int rank) const;
+  void set_sleeping(bool sleeping);
+  bool failed() const { return error_ != nullptr; }
+
+ private:
+  void prepare(Work& work, const Call& call);
+  void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
+  void start(Work& work);
+  void activate();
+  bool may_start(const Work& work);
+  bool step(Work& work, int spins);
+  void complete(Work& work);
+  void update_completed();
+  void mismatch(Work& work);
+  Report mismatch_report(const Work& work) const;
+  void tell(const Report& report);
+  bool collect(int rank, Report* report) const;
+  void check_usable() const;
+  void check_time(Work& work, Clock::time_point now);
+  void finish(Work& work, const Report& report);
+  std::string who(int rank) const;
+
+  std::shared_ptr<Engine> engine_;
+  std::unique_ptr<Domain> domain_;
+  CommunicatorOptions options_;
+  std::vector<std::unique_ptr<Link>> mapped_links_;
+  std::unique_ptr<Executor> executor_;
+  PlanCache plans_;
+  std::deque<std::shared_ptr<Work>> queued_;
+  std::vector<std::shared_ptr<Work>> active_;
+  std::shared_ptr<Work> spare_;
+  std::uint64_t next_sequence_ = 0;
+  std::uint64_t next_chunk_ = 0;
+  std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
+  std::int64_t mapped_bytes_ = 0;
+  std::map<int, Report> received_;  // reports that came over links
+  std::unique_ptr<Report> error_;
+  bool told_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace collectives

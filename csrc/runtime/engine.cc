@@ -1,0 +1,307 @@
+#include "runtime/engine.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/communicator.h"
+
+namespace collectives {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// Looks at a flag before the engine turns to other work: enough for a peer that runs on another core...
+constexpr int kSpinsAlone = 64;
+// ...and few when the peer may need this core to get there.
+constexpr int kSpinsShared = 20;
+constexpr auto kYieldAfter = microseconds(50);
+constexpr auto kSleepAfter = milliseconds(1);
+// Bounds the cost of a wake-up that was lost because it raced with falling asleep.
+constexpr int kSleepMs = 5;
+constexpr auto kLookAfterEvery = milliseconds(2);
+
+std::atomic<bool> g_forked{false};
+std::mutex g_engines_mutex;
+std::vector<Engine*>& engines() {
+  static auto* list = new std::vector<Engine*>;  // outlives every engine, whatever the order of destruction
+  return *list;
+}
+
+void close_descriptor(int& descriptor) {
+  if (descriptor >= 0) {
+    close(descriptor);
+    descriptor = -1;
+  }
+}
+
+// In the child of a fork: give up what would keep the parent's peers from noticing its death.
+void after_fork_in_child() {
+  g_forked = true;
+  for (Engine* engine : engines()) {
+    for (Peer& peer : engine->peers()) {
+      close_descriptor(peer.control_fd);
+      close_descriptor(peer.pid_fd);
+      if (peer.link != nullptr && peer.link->descriptor() >= 0) {
+        close(peer.link->descriptor());
+      }
+    }
+  }
+}
+
+void register_engine(Engine* engine) {
+  static const int handlers = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  (void)handlers;
+  const std::lock_guard guard(g_engines_mutex);
+  engines().push_back(engine);
+}
+
+}  // namespace
+
+std::string Peer::label() const {
+  std::string text = "rank " + std::to_string(rank);
+  if (pid > 0) {
+    text += " (" + (host.empty() ? std::string() : "host " + host + ", ") + "pid " + std::to_string(pid) + ")";
+  }
+  return text;
+}
+
+Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size)
+    : rank_(rank), peers_(std::move(peers)), doorbell_(doorbell) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  const int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+  spins_ = local_size <= cores ? kSpinsAlone : kSpinsShared;
+  register_engine(this);
+}
+
+Engine::~Engine() {
+  if (forked()) {
+    thread_.detach();  // there is no such thread in this process
+    for (Peer& peer : peers_) {
+      [[maybe_unused]] Link* leaked = peer.link.release();  // its descriptor is closed already
+    }
+    return;
+  }
+  {
+    const std::lock_guard guard(g_engines_mutex);
+    std::erase(engines(), this);
+  }
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard guard(thread_mutex_);
+      thread_stop_ = true;
+    }
+    thread_wake_.notify_all();
+    thread_.join();
+  }
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr) {
+      peer.link->shut_down();
+    }
+    close_descriptor(peer.control_fd);
+    close_descriptor(peer.pid_fd);
+  }
+  close_descriptor(doorbell_);
+}
+
+bool Engine::forked() { return g_forked.load(std::memory_order_relaxed); }
+
+void Engine::attach(Communicator* communicator) { communicators_.push_back(communicator); }
+
+void Engine::detach(Communicator* communicator) { std::erase(communicators_, communicator); }
+
+bool Engine::drive() {
+  bool moved = false;
+  for (Communicator* communicator : communicators_) {
+    moved = communicator->drive() || moved;
+  }
+  return moved;
+}
+
+bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
+  waiters_.fetch_add(1, std::memory_order_relaxed);
+  Clock::time_point idle_since;
+  Clock::time_point looked;
+  Clock::time_point started;
+  bool idle = false;
+  bool timed_out = false;
+  while (!finished()) {
+    const bool moved = drive();
+    if (finished()) {
+      break;
+    }
+    if (lock_.contended()) {
+      lock_.unlock();
+      sched_yield();
+      lock_.lock();
+    }
+    if (moved) {
+      idle = false;
+      continue;
+    }
+    const Clock::time_point now = Clock::now();
+    if (started == Clock::time_point()) {
+      started = looked = now;
+    }
+    if (!idle) {
+      idle = true;
+      idle_since = now;
+    }
+    const bool asleep = now - idle_since > kSleepAfter;
+    if (asleep || now - looked > kLookAfterEvery) {
+      looked = now;
+      look_after();
+      if (finished()) {
+        break;
+      }
+    }
+    if (timeout_s >= 0 && duration<double>(now - started).count() >= timeout_s) {
+      timed_out = true;
+      break;
+    }
+    if (asleep) {
+      sleep(kSleepMs);
+    } else if (spins_ == kSpinsShared || now - idle_since > kYieldAfter) {
+      sched_yield();
+    }
+  }
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  if (thread_.joinable() && std::this_thread::get_id() != thread_.get_id()) {
+    start_progress_thread();  // somebody has to go on with what is left
+  }
+  return !timed_out;
+}
+
+// Sleeps until something happens, a few milliseconds at most. Whoever signals this rank rings its doorbell when it sees
+// the flag `sleeping`; it is set before the last look, so only a signal that crosses that very look can be missed.
+void Engine::sleep(int milliseconds) {
+  for (Communicator* communicator : communicators_) {
+    communicator->set_sleeping(true);
+  }
+  if (!drive()) {
+    std::vector<pollfd> descriptors{{doorbell_, POLLIN, 0}};
+    for (const Peer& peer : peers_) {
+      if (peer.state != Peer::State::kThere) {
+        continue;
+      }
+      for (const int fd : {peer.control_fd, peer.pid_fd}) {
+        descriptors.push_back({fd, POLLIN, 0});
+      }
+      if (peer.link != nullptr) {
+        const auto events = static_cast<short>(POLLIN | (peer.link->wants_write() ? POLLOUT : 0));
+        descriptors.push_back({peer.link->descriptor(), events, 0});
+      }
+    }
+    lock_.unlock();
+    poll(descriptors.data(), descriptors.size(), milliseconds);
+    lock_.lock();
+    std::uint64_t rings = 0;
+    while (doorbell_ >= 0 && read(doorbell_, &rings, sizeof rings) > 0) {
+    }
+  }
+  for (Communicator* communicator : communicators_) {
+    communicator->set_sleeping(false);
+  }
+}
+
+void Engine::look_after() {
+  watch_peers();
+  const Clock::time_point now = Clock::now();
+  for (Communicator* communicator : communicators_) {
+    communicator->look_after(now);
+  }
+}
+
+// Notices peers that died or left, and what their links report.
+void Engine::watch_peers() {
+  const auto gone = [&](Peer& peer, Peer::State state, const std::string& why) {
+    peer.state = state;
+    peer.why = why;
+    for (Communicator* communicator : communicators_) {
+      communicator->peer_gone(peer);
+    }
+  };
+  std::vector<pollfd> descriptors;
+  for (Peer& peer : peers_) {
+    const bool there = peer.state == Peer::State::kThere;
+    descriptors.push_back({there ? peer.control_fd : -1, POLLIN, 0});
+    descriptors.push_back({there ? peer.pid_fd : -1, POLLIN, 0});
+  }
+  poll(descriptors.data(), descriptors.size(), 0);
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    Peer& peer = peers_[r];
+    if (peer.state != Peer::State::kThere) {
+      continue;
+    }
+    if (descriptors[2 * r].revents != 0 || descriptors[2 * r + 1].revents != 0) {
+      bool left = false;
+      for (const Communicator* communicator : communicators_) {
+        left = left || communicator->has_left(peer.rank);
+      }
+      gone(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : "it died");
+      continue;
+    }
+    if (peer.link == nullptr) {
+      continue;
+    }
+    peer.link->progress();
+    for (LinkEvent event = peer.link->event(); event.kind != LinkEvent::Kind::kNone; event = peer.link->event()) {
+      if (event.kind == LinkEvent::Kind::kAborted) {
+        for (Communicator* communicator : communicators_) {
+          communicator->reported(peer.rank, Report::decode(event.text));
+        }
+      } else if (event.kind == LinkEvent::Kind::kClosed) {
+        gone(peer, Peer::State::kLeft, "it has left the group");
+      } else {
+        gone(peer, Peer::State::kDead, event.text);
+      }
+    }
+  }
+}
+
+void Engine::start_progress_thread() {
+  {
+    const std::lock_guard guard(thread_mutex_);
+    thread_work_ = true;
+    if (!thread_.joinable()) {
+      thread_ = std::thread([this] { progress_loop(); });
+    }
+  }
+  thread_wake_.notify_one();
+}
+
+void Engine::progress_loop() {
+  const auto busy = [&] {
+    return std::any_of(communicators_.begin(), communicators_.end(), [](Communicator* c) { return c->busy(); });
+  };
+  for (;;) {
+    {
+      std::unique_lock guard(thread_mutex_);
+      thread_wake_.wait(guard, [&] { return thread_stop_ || thread_work_; });
+      if (thread_stop_) {
+        return;
+      }
+      thread_work_ = false;
+    }
+    lock_.lock();
+    // Steps aside as soon as somebody else waits: one driver is enough, and a caller's thread is the better one.
+    wait([&] { return !busy() || waiters_.load(std::memory_order_relaxed) > 1 || stopping(); }, -1);
+    lock_.unlock();
+  }
+}
+
+bool Engine::stopping() {
+  const std::lock_guard guard(thread_mutex_);
+  return thread_stop_;
+}
+
+}  // namespace collectives

@@ -1,0 +1,86 @@
+// The engine of one rank: links, watched peers, and the waiting. Whoever waits drives it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/lock.h"
+#include "core/transport.h"
+#include "runtime/work.h"
+
+namespace collectives {
+
+class Communicator;
+
+// How another process is reached and watched. Descriptors belong to the engine, -1 where there is none.
+struct Peer {
+  int rank = -1;
+  std::string host;
+  int pid = -1;
+  int control_fd = -1;  // a socket that nothing is sent over: its end is the end of the peer
+  int pid_fd = -1;
+  std::unique_ptr<Link> link;  // messages between processes
+  enum class State : std::uint8_t { kThere, kLeft, kDead };
+  State state = State::kThere;
+  std::string why;  // it is gone
+
+  std::string label() const;  // "rank 3 (host a, pid 17)"
+};
+
+class Engine {
+ public:
+  // peers[r] is rank r; the own entry is empty. doorbell: readable when somebody wakes this rank, or -1.
+  Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  int rank() const { return rank_; }
+  Lock& lock() { return lock_; }
+  std::vector<Peer>& peers() { return peers_; }
+  // Looks at a flag this often before it does anything else. Small when ranks outnumber cores.
+  int spins() const { return spins_; }
+
+  void attach(Communicator* communicator);
+  void detach(Communicator* communicator);
+
+  // Drives all communicators until `finished` says so or the time is up; false when it is up. The lock must be held; it is
+  // released and taken again on the way.
+  bool wait(const std::function<bool()>& finished, double timeout_s);
+
+  // Makes sure that works in flight go on while nobody waits.
+  void start_progress_thread();
+
+  // A child of fork() must not touch what it shares with its parent.
+  static bool forked();
+
+ private:
+  bool drive();
+  void look_after();
+  void watch_peers();
+  void sleep(int milliseconds);
+  void progress_loop();
+  bool stopping();
+
+  int rank_;
+  std::vector<Peer> peers_;
+  int doorbell_;
+  int spins_;
+  Lock lock_;
+  std::vector<Communicator*> communicators_;
+  std::atomic<int> waiters_{0};
+  std::thread thread_;
+  std::mutex thread_mutex_;
+  std::condition_variable thread_wake_;
+  bool thread_stop_ = false;
+  bool thread_work_ = false;
+};
+
+}  // namespace collectives

@@ -1,0 +1,357 @@
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace collectives {
+namespace {
+
+// Tells the processor that this is a spin loop.
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
+
+bool of_caller(Region region) { return region == Region::kInput || region == Region::kOutput; }
+
+}  // namespace
+
+Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links)
+    : communicator_(communicator),
+      rank_(rank), domain_(domain), links_(std::move(links)), peers_completed_(links_.size(), 0) {
+  for (int r = 0; domain_ != nullptr && r < domain_->size(); ++r) {
+    if (r != rank_ && domain_->has(r)) {
+      mapped_peers_.push_back(r);
+    }
+  }
+}
+
+void Executor::begin(Work& work) {
+  const Plan& plan = *work.plan;
+  work.step = 0;
+  work.next_wait = 0;
+  work.iteration = 0;
+  work.iterations = 0;
+  if (work.sources.size() < plan.max_operands) {
+    work.sources.resize(plan.max_operands);
+    work.destinations.resize(plan.max_operands);
+  }
+  if (work.scratch.size() < static_cast<std::size_t>(plan.schedule.scratch_bytes)) {
+    work.scratch.resize(plan.schedule.scratch_bytes);
+  }
+  for (const int peer : plan.peers) {
+    Stream& stream = work.streams.emplace_back();
+    stream.key = {communicator_, work.sequence};
+    stream.signature = plan.signature;
+    links_[peer]->open(stream);
+  }
+  if (!plan.signals_header && !mapped_peers_.empty()) {
+    signal(work, {kHeaderFlag, static_cast<std::uint16_t>(rank_), 0});
+  }
+}
+
+void Executor::end(Work& work) {
+  for (std::size_t i = 0; i < work.streams.size(); ++i) {
+    links_[work.plan->peers[i]]->close(work.streams[i]);
+  }
+  work.streams.clear();
+  work.sends.clear();
+  work.receives.clear();
+  work.flat.clear();
+}
+
+bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
+  if (theirs == work.plan->signature) {
+    return false;
+  }
+  mismatched_rank_ = rank;
+  mismatched_signature_ = theirs;
+  return true;
+}
+
+Executor::Look Executor::look_header(const Work& work, int member) {
+  const HeaderLine& line = domain_->header(member, work.sequence);
+  const std::uint64_t word = line.word.load(std::memory_order_acquire);
+  if (word >> 8 != work.sequence + 1) {
+    return Look::kNotYet;
+  }
+  peers_completed_[member] = std::max(peers_completed_[member], work.sequence + 1 - (word & 0xff));
+  return differs(member, line.signature, work) ? Look::kDiffers : Look::kThere;
+}
+
+Executor::Look Executor::look(const Work& work, const FlagRef& flag) {
+  if (flag.flag == kHeaderFlag) {
+    return look_header(work, flag.member);
+  }
+  const std::uint64_t index = work.base + flag.chunk + work.iteration;
+  const std::uint64_t value = domain_->flag(flag.member, flag.flag, index).value.load(std::memory_order_acquire);
+  return value > index ? Look::kThere : Look::kNotYet;
+}
+
+void Executor::signal(const Work& work, const FlagRef& flag) {
+  if (flag.flag == kHeaderFlag) {
+    HeaderLine& line = domain_->header(rank_, work.sequence);
+    line.signature = work.plan->signature;
+    const std::uint64_t incomplete = work.sequence + 1 - completed;
+    line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);
+  } else {
+    const std::uint64_t index = work.base + flag.chunk + work.iteration;
+    domain_->flag(rank_, flag.flag, index).value.store(index + 1, std::memory_order_release);
+  }
+  wake_peers();
+}
+
+void Executor::wake_peers() {
+  for (const int r : mapped_peers_) {
+    domain_->wake(r);
+  }
+}
+
+// Where an operand lies, `done` bytes after its start.
+std::byte* Executor::address(Work& work, const Operand& operand, std::int64_t done) const {
+  const std::int64_t offset = operand.offset + operand.stride * work.iteration + done;
+  switch (operand.region) {
+    case Region::kInput:
+      return work.input.spans[0].data + offset;
+    case Region::kOutput:
+      return work.output.spans[0].data + offset;
+    case Region::kScratch:
+      return work.scratch.data() + offset;
+    case Region::kBox:
+      return domain_->box(operand.member, work.base + operand.chunk + work.iteration) + offset;
+    case Region::kInline:
+      return domain_->header(operand.member, work.sequence).payload + offset;
+    case Region::kPeerInput:
+      return domain_->heap(operand.member) + work.input_heap_offset + offset;
+    case Region::kPeerOutput:
+      return domain_->heap(operand.member) + work.output_heap_offset + offset;
+  }
+  return nullptr;
+}
+
+// A copy or a reduction. Buffers of several spans are done piece by piece: input and output have the same spans, so all
+// operands of the caller break at the same places.
+void Executor::move(Work& work, const Step& step) {
+  const auto sources = work.plan->schedule.sources(step);
+  const auto destinations = work.plan->schedule.destinations(step);
+  const Operand* split = nullptr;
+  if (work.input.count > 1) {
+    const auto is_split = [](const Operand& o) { return of_caller(o.region); };
+    const auto s = std::find_if(sources.begin(), sources.end(), is_split);
+    const auto d = std::find_if(destinations.begin(), destinations.end(), is_split);
+    split = s != sources.end() ? &*s : d != destinations.end() ? &*d : nullptr;
+  }
+  SpanCursor in(work.input);
+  SpanCursor out(work.output);
+  for (std::int64_t done = 0; done < step.length;) {
+    std::int64_t bytes = step.length - done;
+    if (split != nullptr) {
+      const std::int64_t offset = split->offset + split->stride * work.iteration + done;
+      in.seek(offset);
+      out.seek(offset);
+      bytes = in.piece(bytes).bytes;
+    }
+    const auto place = [&](const Operand& operand) {
+      if (split != nullptr && of_caller(operand.region)) {
+        return (operand.region == Region::kInput ? in : out).piece(bytes).data;
+      }
+      return address(work, operand, done);
+    };
+    if (step.kind == StepKind::kCopy) {
+      const std::byte* source = place(sources[0]);
+      for (const Operand& operand : destinations) {
+        std::byte* destination = place(operand);
+        if (destination != source) {
+          std::memcpy(destination, source, bytes);
+        }
+      }
+    } else {
+      for (std::size_t i = 0; i < sources.size(); ++i) {
+        work.sources[i] = place(sources[i]);
+      }
+      for (std::size_t i = 0; i < destinations.size(); ++i) {
+        work.destinations[i] = place(destinations[i]);
+      }
+      const ReduceFunction reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
+      reduce(work.destinations.data(), static_cast<int>(destinations.size()), work.sources.data(),
+             static_cast<int>(sources.size()), bytes / work.plan->problem.element(), work.divisor);
+    }
+    done += bytes;
+  }
+}
+
+SpanCursor Executor::cursor(Work& work, const Operand& operand, std::int64_t bytes) {
+  if (of_caller(operand.region)) {
+    SpanCursor result(operand.region == Region::kInput ? work.input : work.output);
+    result.seek(operand.offset + operand.stride * work.iteration);
+    return result;
+  }
+  const Span& span = work.flat.emplace_back(Span{address(work, operand, 0), bytes});
+  return SpanCursor({&span, 1, bytes});
+}
+
+void Executor::post(Work& work, const Step& step) {
+  const auto& peers = work.plan->peers;
+  const auto position = std::find(peers.begin(), peers.end(), step.peer) - peers.begin();
+  Stream& stream = work.streams[position];
+  const Schedule& schedule = work.plan->schedule;
+  if (step.kind == StepKind::kSend) {
+    SendRequest& request = work.sends.emplace_back();
+    request.remaining = step.length;
+    request.token = step.length == 0;
+    if (!request.token) {
+      request.source = cursor(work, schedule.sources(step)[0], step.length);
+    }
+    stream.sends.push_back(&request);
+    return;
+  }
+  ReceiveRequest& request = work.receives.emplace_back();
+  request.remaining = step.length;
+  request.token = step.length == 0;
+  request.element = work.plan->problem.element();
+  if (!request.token) {
+    request.destination = cursor(work, schedule.destinations(step)[0], step.length);
+  }
+  if (!request.token && step.kind == StepKind::kReceiveReduce) {
+    request.source = cursor(work, schedule.sources(step)[0], step.length);
+    request.reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
+    request.divisor = work.divisor;
+  }
+  stream.receives.push_back(&request);
+}
+
+// Drives the links once. There: no receive (or no send) is outstanding any more.
+Executor::Look Executor::settle(Work& work, bool sends) {
+  bool outstanding = false;
+  for (std::size_t i = 0; i < work.streams.size(); ++i) {
+    Stream& stream = work.streams[i];
+    const int peer = work.plan->peers[i];
+    if (!stream.sends.empty() || !stream.receives.empty()) {
+      links_[peer]->progress();
+    }
+    if (stream.peer_seen && differs(peer, stream.peer_signature, work)) {
+      return Look::kDiffers;
+    }
+    outstanding = outstanding || !(sends ? stream.sends.empty() : stream.receives.empty());
+  }
+  if (outstanding) {
+    return Look::kNotYet;
+  }
+  // Requests that nobody refers to any more need not be kept.
+  if (!sends) {
+    work.receives.clear();
+  }
+  return Look::kThere;
+}
+
+Progress Executor::run(Work& work, int spins) {
+  const Schedule& schedule = work.plan->schedule;
+  // Looks until something is there or `spins` looks were in vain.
+  const auto await = [&](auto look_once) {
+    Look seen = look_once();
+    for (int i = 0; seen == Look::kNotYet && i < spins; ++i) {
+      relax();
+      seen = look_once();
+    }
+    return seen;
+  };
+  const auto stopped = [](Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; };
+  while (work.step < schedule.steps.size()) {
+    const Step& step = schedule.steps[work.step];
+    for (const auto waits = schedule.waits(step); work.next_wait < waits.size(); ++work.next_wait) {
+      const Look seen = await([&] { return look(work, waits[work.next_wait]); });
+      if (seen != Look::kThere) {
+        return stopped(seen);
+      }
+    }
+    switch (step.kind) {
+      case StepKind::kSync:
+        break;
+      case StepKind::kCopy:
+      case StepKind::kReduce:
+        move(work, step);
+        break;
+      case StepKind::kSend:
+      case StepKind::kReceive:
+      case StepKind::kReceiveReduce:
+        post(work, step);
+        break;
+      case StepKind::kAwait:
+      case StepKind::kFlush: {
+        const Look seen = await([&] { return settle(work, step.kind == StepKind::kFlush); });
+        if (seen != Look::kThere) {
+          return stopped(seen);
+        }
+        break;
+      }
+      case StepKind::kLoop:
+        work.loop_begin = work.step;
+        work.iterations = step.length;
+        break;
+      case StepKind::kEndLoop:
+        if (++work.iteration < work.iterations) {
+          work.step = work.loop_begin;
+        } else {
+          work.iteration = 0;
+        }
+        break;
+    }
+    for (const FlagRef& flag : schedule.signals(step)) {
+      signal(work, flag);
+    }
+    work.next_wait = 0;
+    ++work.step;
+  }
+  if (!work.streams.empty()) {
+    const Look seen = await([&] { return settle(work, true); });
+    if (seen != Look::kThere) {
+      return stopped(seen);
+    }
+  }
+  return Progress::kDone;
+}
+
+std::vector<int> Executor::missing(const Work& work) const {
+  std::vector<int> ranks;
+  const Schedule& schedule = work.plan->schedule;
+  if (work.step < schedule.steps.size()) {
+    const auto waits = schedule.waits(schedule.steps[work.step]);
+    for (std::size_t i = work.next_wait; i < waits.size(); ++i) {
+      const FlagRef& flag = waits[i];
+      const std::uint64_t index = work.base + flag.chunk + work.iteration;
+      const bool there = flag.flag == kHeaderFlag
+                             ? domain_->header(flag.member, work.sequence).word.load() >> 8 == work.sequence + 1
+                             : domain_->flag(flag.member, flag.flag, index).value.load() > index;
+      if (!there) {
+        ranks.push_back(flag.member);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < work.streams.size(); ++i) {
+    if (!work.streams[i].receives.empty() || !work.streams[i].sends.empty()) {
+      ranks.push_back(work.plan->peers[i]);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+bool Executor::find_mismatch(const Work& work) {
+  for (const int r : mapped_peers_) {
+    if (look_header(work, r) == Look::kDiffers) {
+      return true;
+    }
+  }
+  for (std::size_t i = 0; i < work.streams.size(); ++i) {
+    if (work.streams[i].peer_seen && differs(work.plan->peers[i], work.streams[i].peer_signature, work)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace collectives

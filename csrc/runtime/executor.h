@@ -1,0 +1,65 @@
+// Runs schedules on the CPU, over mapped memory and links.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/domain.h"
+#include "core/transport.h"
+#include "runtime/work.h"
+
+namespace collectives {
+
+enum class Progress : std::uint8_t { kDone, kBlocked, kMismatch };
+
+class Executor {
+ public:
+  // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself.
+  Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links);
+
+  // Takes the work to its first step.
+  void begin(Work& work);
+  // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it. Can be called
+  // again to go on.
+  Progress run(Work& work, int spins);
+  // Releases what begin() took; for works that are done and for works that failed.
+  void end(Work& work);
+
+  // The ranks that a blocked work waits for.
+  std::vector<int> missing(const Work& work) const;
+
+  // After kMismatch: the rank whose signature differs, and its signature.
+  int mismatched_rank() const { return mismatched_rank_; }
+  const Signature& mismatched_signature() const { return mismatched_signature_; }
+  // Compares the header lines of all mapped ranks and the signatures that links have brought; true when one differs. For
+  // works that have been blocked for a while: ranks that disagree may be waiting for different things.
+  bool find_mismatch(const Work& work);
+
+  // The highest number of completed collectives that rank r is known to have reached.
+  std::vector<std::uint64_t>& peers_completed() { return peers_completed_; }
+  std::uint64_t completed = 0;  // of this rank: all collectives numbered below are complete
+
+ private:
+  enum class Look : std::uint8_t { kNotYet, kThere, kDiffers };
+  Look look(const Work& work, const FlagRef& flag);
+  Look look_header(const Work& work, int member);
+  bool differs(int rank, const Signature& theirs, const Work& work);
+  void signal(const Work& work, const FlagRef& flag);
+  void wake_peers();
+  std::byte* address(Work& work, const Operand& operand, std::int64_t done) const;
+  void move(Work& work, const Step& step);
+  void post(Work& work, const Step& step);
+  SpanCursor cursor(Work& work, const Operand& operand, std::int64_t bytes);
+  Look settle(Work& work, bool sends);
+
+  std::uint32_t communicator_;
+  int rank_;
+  const Domain* domain_;
+  std::vector<Link*> links_;
+  std::vector<std::uint64_t> peers_completed_;
+  int mismatched_rank_ = -1;
+  Signature mismatched_signature_;
+  std::vector<int> mapped_peers_;
+};
+
+}  // namespace collectives

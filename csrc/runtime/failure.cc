@@ -1,0 +1,365 @@
+// How a communicator fails: mismatches, deaths, deadlines, and how all ranks come to hear of them.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <sstream>
+#include <thread>
+
+#include "core/error.h"
+#include "runtime/communicator.h"
+
+namespace collectives {
+namespace {
+
+constexpr auto kReportPatience = std::chrono::seconds(1);
+
+double seconds_since(Clock::time_point then, Clock::time_point now) {
+  return std::chrono::duration<double>(now - then).count();
+}
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : ", ") + word;
+  }
+  return text;
+}
+
+std::string call_text(const Work& work) {
+  std::string text = std::string(name(work.plan->problem.collective)) + " #" + std::to_string(work.sequence);
+  return work.name.empty() ? text : text + " '" + work.name + "'";
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
+}
+
+// Which tensors of two lists differ, or empty when the lists are not known well enough.
+std::string tensor_difference(const Report& a, const Report& b) {
+  if (a.counts.empty() || b.counts.empty()) {
+    return {};
+  }
+  const auto lengths = [](std::size_t i, const Report& x, const Report& y) {
+    return "tensor " + std::to_string(i) + ": rank " + std::to_string(x.reporter) + " has " +
+           std::to_string(x.counts[i]) + " elements, rank " + std::to_string(y.reporter) + " has " +
+           std::to_string(y.counts[i]);
+  };
+  for (std::size_t i = 0; i < std::min(a.counts.size(), b.counts.size()); ++i) {
+    if (a.counts[i] != b.counts[i]) {
+      return lengths(i, a, b);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string Communicator::who(int r) const {
+  if (r < 0 || r >= size()) {
+    return "an unknown rank";
+  }
+  const Peer& peer = engine_->peers()[r];
+  return peer.rank >= 0 ? peer.label() : "rank " + std::to_string(r);
+}
+
+bool Communicator::has_left(int r) const {
+  return domain_ != nullptr && r < domain_->size() && domain_->has(r) && domain_->control(r).left.load() != 0;
+}
+
+// Leaves a report for all other ranks, once.
+void Communicator::tell(const Report& report) {
+  if (told_) {
+    return;
+  }
+  told_ = true;
+  const std::string text = report.encode(kReportBytes);
+  if (domain_ != nullptr) {
+    ControlPage& page = domain_->control(rank());
+    std::memcpy(page.report, text.data(), text.size());
+    page.report_bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) {
+      continue;
+    }
+    if (domain_ != nullptr && domain_->has(r)) {
+      domain_->control(r).aborted.store(1, std::memory_order_release);
+      domain_->wake(r);
+    } else if (Peer& peer = engine_->peers()[r]; peer.link != nullptr && peer.state == Peer::State::kThere) {
+      peer.link->abort(text);
+    }
+  }
+}
+
+// The report of a rank, where it has come.
+bool Communicator::collect(int r, Report* report) const {
+  if (const auto found = received_.find(r); found != received_.end()) {
+    *report = found->second;
+    return true;
+  }
+  if (domain_ == nullptr || !domain_->has(r)) {
+    return false;
+  }
+  const ControlPage& page = domain_->control(r);
+  const std::size_t bytes = page.report_bytes.load(std::memory_order_acquire);
+  if (bytes == 0 || bytes > kReportBytes) {
+    return false;
+  }
+  *report = Report::decode(std::string(page.report, bytes));
+  return true;
+}
+
+void Communicator::reported(int r, const Report& report) {
+  received_[r] = report;
+  fail(report);
+}
+
+// The communicator is unusable from here on, and every pending work ends with the error. All other ranks are told, even
+// when this one was told itself: whoever told it may have died before it had told everyone.
+void Communicator::fail(const Report& report) {
+  if (error_ != nullptr) {
+    return;
+  }
+  error_ = std::make_unique<Report>(report);
+  Report own = report;
+  own.reporter = rank();
+  const Work* current = !active_.empty() ? active_.front().get() : !queued_.empty() ? queued_.front().get() : nullptr;
+  if (report.kind == ErrorKind::kMismatch && current != nullptr) {
+    const Report mine = mismatch_report(*current);
+    own.name = mine.name;
+    own.counts = mine.counts;
+  }
+  tell(own);
+  const auto pending = [&] {
+    std::vector<std::shared_ptr<Work>> works(active_.begin(), active_.end());
+    works.insert(works.end(), queued_.begin(), queued_.end());
+    return works;
+  }();
+  for (const auto& work : pending) {
+    finish(*work, report);
+  }
+  active_.clear();
+  queued_.clear();
+}
+
+void Communicator::finish(Work& work, const Report& report) {
+  if (work.finished()) {
+    return;
+  }
+  if (work.state.load() == WorkState::kActive) {
+    executor_->end(work);
+  }
+  ErrorContext context;
+  context.rank = rank();
+  context.peer = report.culprit == rank() ? report.other : report.culprit;
+  context.collective = name(work.plan->problem.collective);
+  context.sequence = static_cast<std::int64_t>(work.sequence);
+  context.name = work.name;
+  context.age_s = work.posted ? seconds_since(*work.posted, Clock::now()) : 0;
+  std::string text = "rank " + std::to_string(rank()) + ", " + call_text(work) + ": " + report.text;
+  if (report.reporter >= 0 && report.reporter != rank() && report.kind != ErrorKind::kMismatch) {
+    text += " (reported by " + who(report.reporter) + ")";
+  }
+  work.error = std::make_unique<CollectivesError>(report.kind, text, context);
+  work.state.store(WorkState::kFailed, std::memory_order_release);
+}
+
+Report Communicator::mismatch_report(const Work& work) const {
+  Report report;
+  report.kind = ErrorKind::kMismatch;
+  report.reporter = rank();
+  report.sequence = static_cast<std::int64_t>(work.sequence);
+  report.name = work.name;
+  const std::int64_t element = work.plan->problem.element();
+  for (const std::int64_t bytes : work.tensor_bytes) {
+    report.counts.push_back(bytes / element);
+  }
+  return report;
+}
+
+// Ranks disagree about a collective. Both tell all others, then each waits a moment for the other's report: it names the
+// tensor where the signatures alone do not.
+void Communicator::mismatch(Work& work) {
+  const int other = executor_->mismatched_rank();
+  const Signature& mine = work.plan->signature;
+  const Signature theirs = executor_->mismatched_signature();
+  Report report = mismatch_report(work);
+  const bool lower = rank() < other;
+  report.culprit = lower ? rank() : other;
+  report.other = lower ? other : rank();
+  const std::string differences = lower ? difference(mine, rank(), theirs, other) : difference(theirs, other, mine, rank());
+  const std::string advice = "; all ranks must issue the same collectives in the same order";
+  report.text = "ranks disagree: " + differences + advice;
+  tell(report);
+  Report answer;
+  const auto until = Clock::now() + kReportPatience;
+  while (!collect(other, &answer) && Clock::now() < until) {
+    if (Peer& peer = engine_->peers()[other]; peer.link != nullptr) {
+      peer.link->progress();
+      if (const LinkEvent event = peer.link->event(); event.kind == LinkEvent::Kind::kAborted) {
+        received_[other] = Report::decode(event.text);
+      } else if (event.kind != LinkEvent::Kind::kNone) {
+        break;
+      }
+    }
+    std::this_thread::yield();
+  }
+  const Report own = report;
+  const std::string tensors = lower ? tensor_difference(own, answer) : tensor_difference(answer, own);
+  if (!tensors.empty()) {
+    report.text = "ranks disagree: " + differences + "; " + tensors + advice;
+  }
+  finish(work, report);
+  fail(report);
+}
+
+void Communicator::peer_gone(const Peer& peer) {
+  if (error_ != nullptr || closed_ || peer.state != Peer::State::kDead) {
+    return;  // works that need a rank that left are found by look_after()
+  }
+  drive();  // what it still did may be enough
+  if (error_ != nullptr) {
+    return;
+  }
+  // Its own report, if it left one, says more than its death.
+  Report last;
+  if (collect(peer.rank, &last)) {
+    fail(last);
+    return;
+  }
+  Report report;
+  report.kind = ErrorKind::kPeer;
+  report.reporter = rank();
+  report.culprit = peer.rank;
+  report.sequence = static_cast<std::int64_t>(executor_->completed);
+  report.text = peer.label() + " is gone: " + peer.why + "; look at its own output for the cause, and start the job again";
+  fail(report);
+}
+
+// What only needs a look every few milliseconds.
+void Communicator::look_after(Clock::time_point now) {
+  if (error_ != nullptr || closed_) {
+    return;
+  }
+  if (domain_ != nullptr && domain_->control(rank()).aborted.load(std::memory_order_acquire) != 0) {
+    for (int r = 0; r < size(); ++r) {
+      Report report;
+      if (r != rank() && collect(r, &report)) {
+        fail(report);
+        return;
+      }
+    }
+  }
+  const std::vector<std::shared_ptr<Work>> works = active_;
+  for (const auto& work : works) {
+    if (error_ != nullptr || work->finished()) {
+      continue;
+    }
+    if (executor_->find_mismatch(*work)) {
+      mismatch(*work);
+      return;
+    }
+    for (const int r : executor_->missing(*work)) {
+      const Peer& peer = engine_->peers()[r];
+      if (!has_left(r) && peer.state == Peer::State::kThere) {
+        continue;
+      }
+      if (step(*work, 1)) {
+        break;
+      }
+      Report report;
+      report.kind = ErrorKind::kPeer;
+      report.reporter = rank();
+      report.culprit = r;
+      report.sequence = static_cast<std::int64_t>(work->sequence);
+      report.text = who(r) + " has left the group before this collective; all ranks must issue the same collectives";
+      fail(report);
+      return;
+    }
+  }
+  std::vector<std::shared_ptr<Work>> pending = active_;
+  pending.insert(pending.end(), queued_.begin(), queued_.end());
+  for (const auto& work : pending) {
+    if (error_ == nullptr && !work->finished()) {
+      check_time(*work, now);
+    }
+  }
+  std::erase_if(active_, [](const auto& work) { return work->finished(); });
+}
+
+// Warns, and later fails, when a work takes too long.
+void Communicator::check_time(Work& work, Clock::time_point now) {
+  if (!work.posted) {
+    work.posted = now;
+  }
+  const double age = seconds_since(*work.posted, now);
+  const bool late = age >= work.timeout_s;
+  if (!late && (work.warned || age < options_.warn_s)) {
+    return;
+  }
+  std::vector<std::string> missing;
+  int culprit = -1;
+  const Work& blocked = active_.empty() ? work : *active_.front();
+  if (blocked.state.load() == WorkState::kActive) {
+    for (const int r : executor_->missing(blocked)) {
+      missing.push_back(who(r));
+      culprit = culprit < 0 ? r : culprit;
+    }
+  }
+  const std::string waiting = call_text(work) + " has waited " + seconds_text(age) + " for " +
+                              (missing.empty() ? "earlier collectives to end on all ranks" : join(missing));
+  if (!late) {
+    work.warned = true;
+    std::fprintf(stderr, "collectives: warning: rank %d, %s; it gives up after %s\n", rank(), waiting.c_str(),
+                 seconds_text(work.timeout_s).c_str());
+    return;
+  }
+  Report report;
+  report.kind = ErrorKind::kDeadline;
+  report.reporter = rank();
+  report.culprit = culprit;
+  report.sequence = static_cast<std::int64_t>(work.sequence);
+  report.text = waiting + ", longer than its timeout of " + seconds_text(work.timeout_s) +
+                "; see what those ranks do, or raise timeout= or COLLECTIVES_TIMEOUT";
+  fail(report);
+}
+
+void Communicator::interrupt() {
+  const std::lock_guard guard(engine_->lock());
+  Report report;
+  report.kind = ErrorKind::kPeer;
+  report.reporter = rank();
+  report.culprit = rank();
+  report.sequence = static_cast<std::int64_t>(executor_->completed);
+  report.text = "rank " + std::to_string(rank()) + " was interrupted (Ctrl-C) in the middle of a collective";
+  fail(report);
+}
+
+void Communicator::close() {
+  const std::lock_guard guard(engine_->lock());
+  if (closed_ || Engine::forked()) {
+    return;
+  }
+  if (!active_.empty() || !queued_.empty()) {
+    Report report;
+    report.kind = ErrorKind::kClosed;
+    report.reporter = rank();
+    report.culprit = rank();
+    report.text = "rank " + std::to_string(rank()) + " closed the communicator with collectives in flight";
+    fail(report);
+  }
+  closed_ = true;
+  if (domain_ != nullptr) {
+    domain_->control(rank()).left.store(1 + next_sequence_, std::memory_order_release);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank() && domain_->has(r)) {
+        domain_->wake(r);
+      }
+    }
+  }
+}
+
+}  // namespace collectives

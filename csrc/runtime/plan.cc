@@ -1,0 +1,92 @@
+#include "runtime/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "core/error.h"
+
+namespace collectives {
+namespace {
+
+bool in_mapped_memory(Region region) {
+  return region == Region::kBox || region == Region::kInline || region == Region::kPeerOutput;
+}
+
+// Bytes that one run of the schedule puts into memory of others or fetches from it.
+std::int64_t mapped_bytes(const Schedule& schedule) {
+  std::int64_t total = 0;
+  std::int64_t times = 1;
+  for (const Step& step : schedule.steps) {
+    if (step.kind == StepKind::kLoop) {
+      times = step.length;
+    } else if (step.kind == StepKind::kEndLoop) {
+      times = 1;
+    } else {
+      for (const Operand& operand : schedule.destinations(step)) {
+        total += in_mapped_memory(operand.region) ? times * step.length : 0;
+      }
+      for (const Operand& operand : schedule.sources(step)) {
+        total += operand.region == Region::kPeerInput ? times * step.length : 0;
+      }
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
+                                const Topology& topology, const Limits& limits) {
+  auto plan = std::make_unique<Plan>();
+  plan->signature = signature;
+  plan->problem = problem;
+  plan->algorithm = &algorithm;
+  plan->schedule = build_schedule(algorithm.name, problem, topology, limits);
+  const Schedule& schedule = plan->schedule;
+  if (problem.collective == Collective::kAllReduce || problem.collective == Collective::kReduce) {
+    const Reducer& reducer = best_reducer();
+    plan->reduce = reducer.kernel(problem.dtype, problem.op, false);
+    plan->reduce_finish = reducer.kernel(problem.dtype, problem.op, true);
+    if (plan->reduce == nullptr || plan->reduce_finish == nullptr) {
+      throw ArgumentTypeError("op " + std::string(name(problem.op)) + " has no meaning for dtype " +
+                              std::string(name(problem.dtype)));
+    }
+  }
+  for (const Step& step : schedule.steps) {
+    plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
+    if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {
+      if (std::find(plan->peers.begin(), plan->peers.end(), step.peer) == plan->peers.end()) {
+        plan->peers.push_back(step.peer);
+      }
+    }
+    for (const FlagRef& flag : schedule.signals(step)) {
+      plan->signals_header = plan->signals_header || flag.flag == kHeaderFlag;
+    }
+  }
+  plan->mapped_bytes = mapped_bytes(schedule);
+  return plan;
+}
+
+const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic) {
+  const CostModel model;
+  const Algorithm* best = nullptr;
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != problem.collective || !algorithm.unsupported(problem, topology).empty() ||
+        (deterministic && algorithm.determinism != Determinism::kCanonical)) {
+      continue;
+    }
+    const double cost = algorithm.cost(problem, topology, model);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = &algorithm;
+    }
+  }
+  if (best == nullptr) {
+    throw std::logic_error("no algorithm for " + std::string(name(problem.collective)));
+  }
+  return *best;
+}
+
+}  // namespace collectives

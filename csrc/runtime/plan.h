@@ -1,0 +1,62 @@
+// A plan: a schedule bound to a communicator, with everything that does not change from call to call worked out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/algorithm.h"
+#include "core/reducer.h"
+#include "core/signature.h"
+
+namespace collectives {
+
+struct Plan {
+  Signature signature;
+  Problem problem;
+  const Algorithm* algorithm = nullptr;
+  Schedule schedule;
+  ReduceFunction reduce = nullptr;         // partial results
+  ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
+  std::vector<int> peers;                  // with whom messages are exchanged
+  std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
+  bool signals_header = false;             // the schedule publishes the header line by itself
+  std::size_t max_operands = 0;
+};
+
+std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
+                                const Topology& topology, const Limits& limits);
+
+// The cheapest algorithm for the problem by the cost functions of the descriptors; with `deterministic` only canonical ones.
+// Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
+const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic);
+
+// Plans by signature. Direct-mapped: a look-up is one comparison; a collision evicts.
+class PlanCache {
+ public:
+  Plan* find(const Signature& signature) {
+    Plan* plan = entries_[index(signature)].get();
+    return plan != nullptr && plan->signature == signature ? plan : nullptr;
+  }
+  // The evicted plan is handed back, since a collective in flight may still run it.
+  std::shared_ptr<Plan> put(std::shared_ptr<Plan> plan) {
+    auto& entry = entries_[index(plan->signature)];
+    std::swap(entry, plan);
+    return plan;
+  }
+  const std::shared_ptr<Plan>& entry(const Signature& signature) { return entries_[index(signature)]; }
+
+ private:
+  static constexpr std::size_t kEntries = 256;
+  static std::size_t index(const Signature& s) {
+    const std::uint64_t key = s.count_hash * 0x9e3779b97f4a7c15ULL +
+                              (std::uint64_t{s.collective} << 8 | s.op | std::uint64_t{s.dtype} << 16 |
+                               std::uint64_t{s.algorithm} << 24 | std::uint64_t{s.root} << 32) *
+                                  0xc2b2ae3d27d4eb4fULL;
+    return key >> 56;
+  }
+  std::shared_ptr<Plan> entries_[kEntries];
+};
+
+}  // namespace collectives

@@ -1,0 +1,52 @@
+#include "runtime/report.h"
+
+#include <sstream>
+
+namespace collectives {
+namespace {
+
+// Lines; the only free text that may hold a line break comes with its length.
+void put_text(std::ostringstream& out, const std::string& text) { out << text.size() << '\n' << text << '\n'; }
+
+std::string get_text(std::istringstream& in) {
+  std::size_t bytes = 0;
+  in >> bytes;
+  in.get();
+  std::string text(std::min<std::size_t>(bytes, in.str().size()), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  return text;
+}
+
+}  // namespace
+
+std::string Report::encode(std::size_t limit) const {
+  constexpr std::size_t kReserve = 256;
+  std::ostringstream out;
+  out << static_cast<int>(kind) << ' ' << reporter << ' ' << culprit << ' ' << other << ' ' << sequence << '\n';
+  put_text(out, text.substr(0, limit - kReserve));
+  put_text(out, name.substr(0, kReserve / 2));
+  for (const std::int64_t count : counts) {
+    const std::string word = std::to_string(count) + ' ';
+    if (out.str().size() + word.size() > limit) {
+      break;
+    }
+    out << word;
+  }
+  return out.str().substr(0, limit);
+}
+
+Report Report::decode(const std::string& text) {
+  std::istringstream in(text);
+  Report report;
+  int kind = 0;
+  in >> kind >> report.reporter >> report.culprit >> report.other >> report.sequence;
+  report.kind = static_cast<ErrorKind>(kind);
+  report.text = get_text(in);
+  report.name = get_text(in);
+  for (std::int64_t count = 0; in >> count;) {
+    report.counts.push_back(count);
+  }
+  return report;
+}
+
+}  // namespace collectives

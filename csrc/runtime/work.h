@@ -1,0 +1,84 @@
+// One collective of one rank in flight: where it stands in its schedule, and the memory it works on.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/error.h"
+#include "core/transport.h"
+#include "runtime/plan.h"
+
+namespace collectives {
+
+using Clock = std::chrono::steady_clock;
+
+// What a caller asks for. The spans stay with the caller until the work is done.
+struct Call {
+  Collective collective = Collective::kAllReduce;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  int root = 0;
+  int algorithm = 0;  // algorithm_id(), 0 for the selector's choice
+  bool deterministic = false;
+  std::vector<Span> input;
+  std::vector<Span> output;  // the same spans when in place
+  double timeout_s = -1;     // the communicator's when negative
+  std::string name;
+};
+
+enum class WorkState : std::uint8_t { kQueued, kActive, kDone, kFailed };
+
+struct Work {
+  // Set by the communicator when the call is posted.
+  std::shared_ptr<Plan> plan;
+  std::uint64_t sequence = 0;
+  std::uint64_t base = 0;  // number of the first chunk
+  Buffer input;
+  Buffer output;
+  std::vector<Span> input_spans;
+  std::vector<Span> output_spans;
+  std::vector<std::int64_t> tensor_bytes;  // of the list as it was given
+  std::int64_t input_heap_offset = -1;  // symmetric memory
+  std::int64_t output_heap_offset = -1;
+  std::vector<std::byte> packed;  // short lists of tensors are packed before and unpacked after
+  std::vector<std::byte> scratch;
+  double divisor = 1;
+  double timeout_s = 0;
+  std::string name;
+  std::optional<Clock::time_point> posted;  // read when somebody first has to wait
+  bool warned = false;
+
+  // Position in the schedule.
+  std::uint32_t step = 0;
+  std::uint32_t next_wait = 0;
+  std::uint32_t loop_begin = 0;
+  std::int64_t iteration = 0;
+  std::int64_t iterations = 0;
+
+  // Messages.
+  std::deque<Stream> streams;  // one per plan->peers
+  std::deque<Span> flat;       // what cursors over contiguous memory point to
+  std::deque<SendRequest> sends;
+  std::deque<ReceiveRequest> receives;
+
+  // Scratch space of the executor.
+  std::vector<const void*> sources;
+  std::vector<void*> destinations;
+
+  std::atomic<WorkState> state{WorkState::kQueued};
+  std::unique_ptr<CollectivesError> error;  // when failed
+
+  bool finished() const {
+    const WorkState s = state.load(std::memory_order_acquire);
+    return s == WorkState::kDone || s == WorkState::kFailed;
+  }
+};
+
+}  // namespace collectives

@@ -1,0 +1,14 @@
+// Ranks that are threads of one process: segments are ordinary memory.
+
+#include "transports/mapped_link.h"
+
+namespace collectives {
+namespace {
+
+std::unique_ptr<Link> over_domain(const Domain& domain, int peer) { return make_mapped_link(domain, peer, "local"); }
+
+const RegisterTransport registration({"local", "memory of one process, ranks are threads", "host", over_domain,
+                                      nullptr});
+
+}  // namespace
+}  // namespace collectives

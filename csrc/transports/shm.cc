@@ -1,0 +1,13 @@
+// Ranks that are processes of one host: segments are memfds, passed by descriptor.
+
+#include "transports/mapped_link.h"
+
+namespace collectives {
+namespace {
+
+std::unique_ptr<Link> over_domain(const Domain& domain, int peer) { return make_mapped_link(domain, peer, "shm"); }
+
+const RegisterTransport registration({"shm", "memory shared by processes of one host", "memfd", over_domain, nullptr});
+
+}  // namespace
+}  // namespace collectives

@@ -1,0 +1,46 @@
+"""Collective communication for data-parallel training.
+
+>>> import numpy as np, collectives
+>>> comm = collectives.init()
+>>> gradient = np.ones(1000, np.float32)
+>>> comm.all_reduce(gradient, op="avg")
+
+``init`` joins the job that this process was started in (``collectives run``, or the variables ``COLLECTIVES_RANK``,
+``COLLECTIVES_SIZE``, ``COLLECTIVES_RENDEZVOUS`` and ``COLLECTIVES_TOKEN``), ``spawn`` runs a function in new processes,
+and ``local_group`` gives communicators to threads.
+"""
+
+from __future__ import annotations
+
+from ._environment import library_version
+from ._world import init, local_group
+from .communicator import Communicator, Work
+from .errors import (
+    BackendError,
+    ClosedError,
+    CollectivesError,
+    DeadlineError,
+    ForkedError,
+    MismatchError,
+    PeerError,
+)
+from .launch.info import info
+from .launch.spawn import spawn
+
+__version__ = library_version()
+
+__all__ = [
+    "BackendError",
+    "ClosedError",
+    "CollectivesError",
+    "Communicator",
+    "DeadlineError",
+    "ForkedError",
+    "MismatchError",
+    "PeerError",
+    "Work",
+    "info",
+    "init",
+    "local_group",
+    "spawn",
+]

@@ -1,0 +1,315 @@
+"""The rendezvous: rank 0 listens, every other rank connects, and together they exchange values in rounds.
+
+One round gives every rank the values of all ranks. Whatever goes wrong on one rank (it raises, it dies, it was started
+with another size) reaches all others through the same connections, so that every rank ends with an error that names the
+culprit instead of waiting for its own deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from typing import Any
+
+from . import _wire, errors
+from ._environment import Environment, format_address, library_version
+from ._loop import Acceptor
+from ._meeting import Rendezvous, ToldError, describe, name_ranks, read_all
+from ._sockets import rendezvous_listeners
+from ._wire import Deadline, Message, RefusedError, Task, WireError
+
+__all__ = ["Rendezvous", "join"]
+
+_RETRY_FIRST, _RETRY_LAST = 0.01, 0.25  # seconds between attempts to reach rank 0
+_FAREWELL = 1.0  # seconds spent on telling others of a failure
+
+
+def join(environment: Environment, deadline: Deadline) -> Rendezvous:
+    """Meets the other ranks; returns when all are there.
+
+    Raises:
+        DeadlineError: nobody answered, or (on every rank that is there) some ranks did not come.
+        MismatchError: ranks differ in token, size, version, or two have the same number.
+        PeerError: a rank came and failed.
+        ValueError: the address is not loopback and there is no token; or rank 0 cannot listen on it.
+    """
+    if environment.size == 1:
+        return Rendezvous(environment, deadline)
+    kind = _Hub if environment.rank == 0 else _Spoke
+    meeting = kind(environment, deadline)
+    try:
+        meeting.gather()
+    except BaseException as error:
+        meeting.__exit__(type(error), error, None)
+        raise
+    return meeting
+
+
+class _Hub(Rendezvous):
+    """Rank 0."""
+
+    def __init__(self, environment: Environment, deadline: Deadline) -> None:
+        super().__init__(environment, deadline)
+        assert environment.rendezvous is not None
+        self.address = format_address(*environment.rendezvous)
+        self.job = secrets.token_hex(16)
+        self._version = library_version()
+        self._members: dict[int, socket.socket] = {}
+        self._instances: dict[int, Any] = {}
+        self._inbox: dict[int, list[Message]] = {rank: [] for rank in range(1, self.size)}
+        self._acceptor: Acceptor | None = None
+
+    def gather(self) -> None:
+        listeners = rendezvous_listeners(self.environment, self.deadline)
+        self._acceptor = Acceptor(
+            self.loop,
+            listeners,
+            lambda sock: _wire.authenticate_listening(sock, self.environment.token, self._check),
+            self._joined,
+            what="rendezvous",
+            capacity=max(256, 2 * self.size),
+        )
+        if not self.loop.run(lambda: len(self._members) == self.size - 1, self.deadline):
+            missing = [rank for rank in range(1, self.size) if rank not in self._members]
+            refused = self._acceptor.refused
+            seconds = f"{self.deadline.seconds:g} s"
+            text = f"{name_ranks(missing)} did not come to the rendezvous {self.address} within {seconds}"
+            if refused:
+                text += f"; {refused} connections were refused there, the last: {self._acceptor.last_refusal}"
+            raise errors.DeadlineError(
+                f"{text}. Look at the output of the missing ranks, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+                rank=0,
+                peer=missing[0],
+            )
+        for sock in self._members.values():
+            self.local_address = sock.getsockname()[0]
+            self.loopback = self.loopback and _wire.is_loopback(self.local_address)
+        self._tell({"job": self.job, "loopback": self.loopback})
+
+    def exchange(self, value: Any, what: str = "values") -> list[Any]:
+        if not self.loop.run(lambda: all(self._inbox.values()), self.deadline):
+            missing = [rank for rank, messages in self._inbox.items() if not messages]
+            raise errors.DeadlineError(
+                f"{name_ranks(missing)} did not send their {what} to rank 0 within {self.deadline.seconds:g} s after "
+                "the start. Look at the output of these ranks, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+                rank=0,
+                peer=missing[0],
+            )
+        received = {rank: messages.pop(0) for rank, messages in self._inbox.items()}
+        values = [value, *(received[rank].get("value") for rank in range(1, self.size))]
+        self._tell({"values": values})
+        return values
+
+    def abort(self, error: BaseException) -> None:
+        farewell = Deadline(_FAREWELL)
+        for sock in self._members.values():
+            with contextlib.suppress(OSError, WireError):
+                _wire.run(_wire.send(sock, {"error": describe(error, 0)}), sock, farewell)
+
+    def close(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
+        super().close()
+        for sock in self._members.values():
+            sock.close()
+        self._members.clear()
+
+    def _check(self, hello: Message) -> str | None:
+        if hello.get("purpose") != "rendezvous":
+            return f"this is a rendezvous, not a place for {hello.get('purpose')!r}"
+        return None
+
+    def _joined(self, sock: socket.socket, hello: Message) -> None:
+        """An authenticated rank is there. Whatever is wrong with it is wrong with the job, so it ends the start."""
+        rank, instance = hello["rank"], hello.get("instance")
+        complaint = None
+        if hello.get("size") != self.size:
+            complaint = f"rank {rank} was started with size {hello.get('size')} and rank 0 with size {self.size}"
+        elif hello.get("version") != self._version:
+            complaint = f"rank {rank} runs collectives {hello.get('version')} and rank 0 runs {self._version}"
+        elif not 0 < rank < self.size:
+            complaint = f"a process calls itself rank {rank} in a job of size {self.size}"
+        elif rank in self._members and self._instances[rank] != instance:
+            complaint = f"two processes call themselves rank {rank}"
+        if complaint is not None:
+            error = errors.MismatchError(
+                f"{complaint}; start every rank of a job with its own number, the same size and the same version",
+                rank=0,
+                peer=rank,
+            )
+            with contextlib.closing(sock), contextlib.suppress(OSError, WireError):
+                _wire.run(_wire.send(sock, {"error": describe(error, 0)}), sock, Deadline(_FAREWELL))
+            raise error
+        if rank in self._members:  # the same process, which lost its first connection
+            self.loop.cancel(self._members[rank])
+            self._members[rank].close()
+        patience = hello.get("patience")
+        if isinstance(patience, (int, float)):
+            # Give up a little before the first rank does, so that all of them learn from here who was missing.
+            self.deadline.tighten(max(0.0, patience - min(0.5, 0.1 * patience)))
+        self._members[rank] = sock
+        self._instances[rank] = instance
+        self.loop.start(sock, read_all(sock, self._inbox[rank].append), lambda _, error: self._lost(rank, error))
+
+    def _lost(self, rank: int, error: Exception | None) -> None:
+        if isinstance(error, ToldError):
+            raise error.rebuild(0) from None
+        raise errors.PeerError(
+            f"rank {rank} went away while the job was starting ({error}). Look at its output for the reason",
+            rank=0,
+            peer=rank,
+        )
+
+    def _tell(self, message: Message) -> None:
+        data = _wire.encode(message)
+        for rank, sock in self._members.items():
+            try:
+                _wire.run(_wire.send_bytes(sock, data), sock, self.deadline)
+            except OSError as error:
+                self._lost(rank, error)
+
+
+class _Spoke(Rendezvous):
+    """Any rank but 0."""
+
+    def __init__(self, environment: Environment, deadline: Deadline) -> None:
+        super().__init__(environment, deadline)
+        assert environment.rendezvous is not None
+        self.host, self.port = environment.rendezvous
+        self.address = format_address(self.host, self.port)
+        self._socket: socket.socket | None = None
+        self._inbox: list[Message] = []
+        self._failure: errors.CollectivesError | None = None
+        self._instance = secrets.token_hex(8)
+
+    def gather(self) -> None:
+        self._socket = self._connect()
+        self.local_address = self._socket.getsockname()[0]
+        self.loop.start(self._socket, read_all(self._socket, self._inbox.append), self._lost)
+        welcome = self._next("other ranks to come")
+        self.job = str(welcome.get("job"))
+        self.loopback = welcome.get("loopback") is True
+
+    def exchange(self, value: Any, what: str = "values") -> list[Any]:
+        assert self._socket is not None
+        try:
+            _wire.run(_wire.send(self._socket, {"value": value}), self._socket, self.deadline)
+        except TimeoutError as error:
+            self._late(what, error)
+        except OSError as error:
+            # Rank 0 may have said why before it closed the connection.
+            self._hear()
+            self._lost(None, error)
+        values = self._next(what).get("values")
+        if not isinstance(values, list) or len(values) != self.size:
+            raise errors.PeerError("rank 0 sent something that is not a round of values", rank=self.rank, peer=0)
+        return values
+
+    def abort(self, error: BaseException) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError, WireError):
+                _wire.run(
+                    _wire.send(self._socket, {"error": describe(error, self.rank)}), self._socket, Deadline(_FAREWELL)
+                )
+
+    def close(self) -> None:
+        super().close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _next(self, what: str) -> Message:
+        if not self._inbox and self._failure is not None:
+            raise self._failure
+        if not self.loop.run(lambda: bool(self._inbox), self.deadline):
+            self._late(what, None)
+        return self._inbox.pop(0)
+
+    def _hear(self) -> None:
+        self.loop.run(lambda: False, Deadline(0.1))
+
+    def _late(self, what: str, error: Exception | None) -> None:
+        raise errors.DeadlineError(
+            f"rank {self.rank} waited for the {what}, but rank 0 at {self.address} said nothing more within "
+            f"{self.deadline.seconds:g} s after the start. Look at the output of rank 0, or allow more time by "
+            "COLLECTIVES_TIMEOUT (seconds)",
+            rank=self.rank,
+            peer=0,
+        ) from error
+
+    def _lost(self, result: Any, error: Exception | None) -> None:
+        failure: errors.CollectivesError
+        if isinstance(error, ToldError):
+            failure = error.rebuild(self.rank)
+        else:
+            failure = errors.PeerError(
+                f"rank 0 at {self.address} went away while the job was starting ({error}). Look at its output for the "
+                "reason",
+                rank=self.rank,
+                peer=0,
+            )
+        if not self._inbox:
+            raise failure
+        self._failure = failure  # what came before it is still good: after the last round rank 0 just closes
+
+    def _connect(self) -> socket.socket:
+        """Tries until rank 0 answers. A connection that ends before it is authenticated counts as no answer."""
+        pause, reason = _RETRY_FIRST, "no attempt was made"
+        while self.deadline.remaining() > 0:
+            try:
+                addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            except socket.gaierror as error:
+                addresses, reason = [], f"the name does not resolve: {error.strerror}"
+            for family, kind, protocol, _, address in addresses:
+                _wire.require_token(self.environment.token, str(address[0]))
+                sock = socket.socket(family, kind, protocol)
+                try:
+                    sock.setblocking(False)
+                    _wire.run(self._greet(sock, address), sock, self.deadline)
+                    return sock
+                except RefusedError as error:
+                    sock.close()
+                    raise self._refusal(error) from None
+                except (WireError, OSError) as error:
+                    sock.close()
+                    reason = str(error) or type(error).__name__
+                except BaseException:
+                    sock.close()
+                    raise
+            self.loop.run(lambda: False, Deadline(min(pause, self.deadline.remaining())))
+            pause = min(2 * pause, _RETRY_LAST)
+        raise errors.DeadlineError(
+            f"nobody answered at the rendezvous {self.address} within {self.deadline.seconds:g} s (last attempt: "
+            f"{reason}). Check that rank 0 runs, that COLLECTIVES_RENDEZVOUS is its address and that no firewall is "
+            "between, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+            rank=self.rank,
+            peer=0,
+        )
+
+    def _greet(self, sock: socket.socket, address: Any) -> Task[None]:
+        yield from _wire.connect(sock, address)
+        if sock.getsockname() == sock.getpeername():
+            # With nobody listening, the kernel may give the very port that is wanted to this end of the connection.
+            raise WireError("it connected to itself")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        hello = {
+            "purpose": "rendezvous",
+            "rank": self.rank,
+            "to": 0,
+            "size": self.size,
+            "version": library_version(),
+            "instance": self._instance,
+            "patience": self.deadline.remaining(),
+        }
+        yield from _wire.authenticate_connecting(sock, self.environment.token, hello)
+
+    def _refusal(self, error: RefusedError) -> errors.CollectivesError:
+        if error.reason == "token":
+            text = (
+                f"rank {self.rank} and rank 0 at {self.address} have different tokens: start every rank of a job with "
+                "the same COLLECTIVES_TOKEN (and give each job a rendezvous address of its own)"
+            )
+        else:
+            text = f"rank 0 at {self.address} refused rank {self.rank}: {error}"
+        return errors.MismatchError(text, rank=self.rank, peer=0)

@@ -1,0 +1,191 @@
+"""Listening sockets, and the addresses of this machine."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from . import _wire
+from ._environment import Environment, format_address
+from ._wire import Deadline
+
+_BACKLOG = 4096  # the kernel lowers it to net.core.somaxconn
+_BIND_PATIENCE = 2.0  # seconds during which a port that is taken is tried again
+_SIOCGIFCONF = 0x8912
+
+
+def listen_on(family: int, host: str, port: int) -> socket.socket:
+    """A non-blocking socket that listens on one numeric address. Raises ``OSError``."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # One socket for one family: otherwise an IPv4 peer shows up under a mapped address.
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def listen_anywhere(port: int) -> list[socket.socket]:
+    """Listens on all addresses of both families, as far as there are any. Raises ``OSError`` when there is none."""
+    return _listen_on_all([(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")], port)  # noqa: S104 (needs a token)
+
+
+def listen_on_loopback() -> list[socket.socket]:
+    """Listens on the loopback addresses of both families, each with a port of its own."""
+    return _listen_on_all([(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], 0)
+
+
+def _listen_on_all(places: list[tuple[socket.AddressFamily, str]], port: int) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    failure: OSError | None = None
+    for family, host in places:
+        try:
+            sockets.append(listen_on(family, host, port))
+        except OSError as error:
+            # A machine without IPv6 (or without IPv4) is usual; a port that is taken is not to be passed over.
+            failure = error
+            if error.errno == errno.EADDRINUSE:
+                break
+    if sockets and (failure is None or failure.errno != errno.EADDRINUSE):
+        return sockets
+    for sock in sockets:
+        sock.close()
+    assert failure is not None
+    raise failure
+
+
+def listen_at(host: str, port: int, token: bytes) -> list[socket.socket]:
+    """Listens where others will look for `host`, which may be a name.
+
+    Normally these are the addresses of the name. But hosts often map their own name to 127.0.1.1 in /etc/hosts, and the
+    name of a service may be an address of no interface; then others come by an address unknown here, so all are taken.
+
+    Raises:
+        ValueError: the address needs a token.
+        OSError: it cannot be bound.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = list(dict.fromkeys((entry[0], str(entry[4][0])) for entry in found))
+    for _, address in addresses:
+        _wire.require_token(token, address)
+    literal = _is_literal(host) or host == "localhost" or host.endswith(".localhost")
+    if not literal and any(_wire.is_loopback(address) for _, address in addresses):
+        _wire.require_token(token, host)
+        return listen_anywhere(port)
+    try:
+        return _listen_on_all(addresses, port)
+    except OSError as error:
+        if literal or error.errno != errno.EADDRNOTAVAIL:
+            raise
+        return listen_anywhere(port)
+
+
+def _bind_retrying(
+    bind: Callable[[], list[socket.socket]], host: str, port: int, deadline: Deadline
+) -> list[socket.socket]:
+    """Calls `bind`, again for a short while when the port is taken. Raises ``ValueError`` with the reason.
+
+    The port may be taken for an instant by the connection of a waiting rank, or by rank 0 of a job that just ended.
+    """
+    patience = Deadline(min(_BIND_PATIENCE, deadline.remaining()))
+    while True:
+        try:
+            return bind()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or patience.remaining() == 0:
+                raise ValueError(
+                    f"rank 0 cannot listen on the rendezvous {format_address(host, port)}: {error.strerror or error}. "
+                    "COLLECTIVES_RENDEZVOUS must be an address of the machine of rank 0 and a port that is free there"
+                ) from error
+            time.sleep(0.05)
+
+
+def rendezvous_listeners(environment: Environment, deadline: Deadline) -> list[socket.socket]:
+    """The sockets on which rank 0 listens: the inherited one, or new ones at the rendezvous address.
+
+    Raises:
+        ValueError: the address or the descriptor cannot be used; the text says why.
+    """
+    assert environment.rendezvous is not None
+    host, port = environment.rendezvous
+    fd = environment.rendezvous_fd
+    if fd < 0:
+        return _bind_retrying(lambda: listen_at(host, port, environment.token), host, port, deadline)
+    try:
+        # A copy: the inherited descriptor stays as it is, so that a later start in this process finds it again.
+        sock = socket.socket(fileno=os.dup(fd))
+        listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise ValueError(
+            f"COLLECTIVES_RENDEZVOUS_FD is {fd}, which is not a socket here ({error}); accepted is the descriptor of a "
+            "listening socket that this process inherited"
+        ) from None
+    try:
+        if not listening:
+            raise ValueError(
+                f"COLLECTIVES_RENDEZVOUS_FD is {fd}, which does not listen; accepted is a listening socket"
+            )
+        _wire.require_token(environment.token, sock.getsockname()[0])
+        os.set_inheritable(fd, False)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return [sock]
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def interface_addresses() -> list[tuple[str, str]]:
+    """(interface, address) of all interfaces that are up, IPv4 first, without loopback and link-local addresses."""
+    found = [*_ipv4_addresses(), *_ipv6_addresses()]
+    usable = [(name, address) for name, address in found if not _wire.is_loopback(address)]
+    return [(name, address) for name, address in usable if not ipaddress.ip_address(address).is_link_local]
+
+
+def _ipv4_addresses() -> list[tuple[str, str]]:
+    """From ioctl(SIOCGIFCONF): an array of struct ifreq, a name of 16 bytes and a union with a sockaddr_in."""
+    entry = 16 + max(16, 8 + 2 * struct.calcsize("P"))  # sizeof(struct ifreq); its largest member is a struct ifmap
+    buffer = array.array("B", bytes(entry * 1024))
+    request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            reply = fcntl.ioctl(sock, _SIOCGIFCONF, request)
+    except OSError:
+        return []  # no IPv4 in this kernel
+    data = buffer.tobytes()
+    result = []
+    for start in range(0, struct.unpack("iP", reply)[0], entry):
+        name = data[start : start + 16].partition(b"\0")[0].decode(errors="replace")
+        result.append((name, socket.inet_ntoa(data[start + 20 : start + 24])))
+    return result
+
+
+def _ipv6_addresses() -> list[tuple[str, str]]:
+    result = []
+    with contextlib.suppress(OSError):  # no IPv6 in this kernel
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            digits, _, _, _, _, name = line.split()
+            result.append((name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))))
+    return result

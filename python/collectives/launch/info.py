@@ -1,0 +1,162 @@
+"""What this installation is and what it found on the machine. Nothing found is imported, so looking is harmless."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from .._environment import library_version
+from .._sockets import interface_addresses
+
+_FRAMEWORKS = {  # module: names of its distributions
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm"),
+    "torch": ("torch",),
+    "jax": ("jax",),
+}
+_NCCL_WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+
+
+def info() -> dict[str, Any]:
+    """Version, instruction set, compiler, transports, and what was found of CUDA, NCCL, TensorFlow, torch and JAX.
+
+    Returns:
+        a dictionary of JSON values. What may be missing is ``{"found": bool, "version": str, "where": str, "why":
+        str}`` (keys that do not apply are left out); ``why`` says why it is missing and how to get it.
+    """
+    found: dict[str, Any] = {
+        "version": library_version(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} CPUs",
+        **_core(),
+        "transports": _transports(),
+        "cuda": _cuda(),
+        "nccl": _nccl(),
+    }
+    for module, distributions in _FRAMEWORKS.items():
+        found[module] = _framework(module, distributions)
+    return found
+
+
+def format_info(found: dict[str, Any]) -> str:
+    """The text that ``collectives info`` prints."""
+    lines = [
+        f"collectives {found['version']}, Python {found['python']}, {found['platform']}",
+        f"  instruction set  {found['isa'] or 'unknown'}",
+        f"  built by         {', '.join(f'{key} {value}' for key, value in found['build'].items()) or 'unknown'}",
+    ]
+    if "core_error" in found:
+        lines.append(f"  core             missing: {found['core_error']}")
+    for title, entries in (
+        ("transports", found["transports"]),
+        ("found", {name: found[name] for name in ("cuda", "nccl", *_FRAMEWORKS)}),
+    ):
+        lines.append(title)
+        for name, entry in entries.items():
+            state = "yes" if entry["found"] else "no "
+            details = [entry[key] for key in ("version", "where", "why") if entry.get(key)]
+            lines.append(f"  {name:<15}  {state}  {', '.join(details)}".rstrip())
+    return "\n".join(lines)
+
+
+def _core() -> dict[str, Any]:
+    try:
+        core: Any = importlib.import_module("collectives._core")
+        return {"isa": core.isa(), "build": dict(core.build_info())}
+    except ImportError as error:
+        return {"isa": "", "build": {}, "core_error": f"{error}; build it with `pip install .`"}
+
+
+def _transports() -> dict[str, Any]:
+    addresses = [f"{name} {address}" for name, address in interface_addresses()]
+    shared: dict[str, Any] = {"found": True, "where": "memfd over an abstract Unix socket"}
+    try:
+        os.close(os.memfd_create("collectives-info", os.MFD_CLOEXEC))
+    except (AttributeError, OSError) as error:
+        shared = {"found": False, "why": f"memfd_create fails: {error}; it needs Linux 3.17"}
+    try:
+        pid_fd = os.pidfd_open(os.getpid())
+        os.close(pid_fd)
+    except (AttributeError, OSError) as error:
+        shared["why"] = f"pidfd_open fails ({error}), so the death of a peer is noticed by its connection only"
+    return {
+        "local": {"found": True, "where": "threads of one process"},
+        "shm": shared,
+        "tcp": {
+            "found": True,
+            "where": "; ".join(addresses) if addresses else "loopback only, no other interface is up",
+        },
+    }
+
+
+def _library(names: tuple[str, ...]) -> tuple[ctypes.CDLL | None, str, str]:
+    """A shared library, the name it was found by, and why the last one was not found."""
+    reason = ""
+    for name in names:
+        try:
+            return ctypes.CDLL(name), name, ""
+        except OSError as error:
+            reason = str(error)
+    return None, "", reason
+
+
+def _cuda() -> dict[str, Any]:
+    library, name, reason = _library(("libcuda.so.1",))
+    if library is None:
+        return {"found": False, "why": f"{reason}. It comes with the NVIDIA driver; without it arrays stay on the host"}
+    devices = len([path for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit()])
+    version = ctypes.c_int(0)
+    code = library.cuDriverGetVersion(ctypes.byref(version))
+    if code != 0:
+        return {"found": False, "where": name, "why": f"cuDriverGetVersion gives error {code}; check `nvidia-smi`"}
+    entry: dict[str, Any] = {
+        "found": True,
+        "version": f"{version.value // 1000}.{version.value % 1000 // 10}",
+        "where": f"{name}, {devices} device{'s' * (devices != 1)} in /dev",
+        "devices": devices,
+    }
+    if devices == 0:
+        entry["why"] = "the driver is there but no /dev/nvidia<n>; start the container with access to the devices"
+    return entry
+
+
+def _nccl() -> dict[str, Any]:
+    for wheel in _NCCL_WHEELS:
+        try:
+            distribution = importlib.metadata.distribution(wheel)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        path = Path(str(distribution.locate_file("nvidia/nccl/lib/libnccl.so.2")))
+        if path.exists():
+            return {"found": True, "version": distribution.version, "where": str(path)}
+    library, name, reason = _library(("libnccl.so.2", "libnccl.so"))
+    if library is None:
+        return {"found": False, "why": f"{reason}. Install the wheel nvidia-nccl-cu12, or the package libnccl2"}
+    version = ctypes.c_int(0)
+    if library.ncclGetVersion(ctypes.byref(version)) != 0:
+        return {"found": False, "where": name, "why": "ncclGetVersion fails; reinstall NCCL"}
+    major, rest = divmod(version.value, 10000)
+    return {"found": True, "version": f"{major}.{rest // 100}.{rest % 100}", "where": name}
+
+
+def _framework(module: str, distributions: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # something odd of that name is already imported
+        spec = None
+    if spec is None:
+        return {"found": False, "why": f"no module {module!r} in this Python; `pip install {distributions[0]}`"}
+    version = ""
+    for name in distributions:
+        try:
+            version = importlib.metadata.version(name)
+            break
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    where = str(Path(spec.origin).parent) if spec.origin else ""
+    return {"found": True, "version": version or "unknown version", "where": where}

@@ -1,0 +1,244 @@
+"""`spawn`: a function in several new processes, each with a communicator."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from typing import Any, TypeVar
+
+from ..errors import ClosedError, CollectivesError, DeadlineError, PeerError
+from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, signal_name
+
+R = TypeVar("R")
+
+_SETTLE = 2.0  # seconds for the root cause to show up after a rank reported that another one failed
+_CAUSE = 1  # failures at most this far from the cause need no further search
+_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+
+
+class _RemoteError(Exception):
+    """Shows the traceback of a rank as the cause of the exception that is raised here."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(f"\n\nin rank {rank}:\n{text}")
+
+
+def spawn(
+    fn: Callable[..., R],
+    n: int,
+    args: Sequence[Any] = (),
+    *,
+    transport: str | None = None,
+    timeout: float | None = None,
+) -> list[R]:
+    """Runs ``fn(comm, *args)`` in `n` new processes of this host and returns their results, by rank.
+
+    The processes are started by multiprocessing's "spawn" method: `fn` must be importable (a function of a module, not
+    a lambda), `args` and the results picklable, and a script must guard its own work by ``if __name__ ==
+    "__main__":``.
+    They end with this call, however it ends, and die with the thread that made it.
+
+    Args:
+        fn: called with a connected communicator, and `args`.
+        n: number of processes, at least 1.
+        args: further arguments.
+        transport: "auto", "shm" or "tcp".
+        timeout: seconds that starting, and each collective, may take.
+
+    Raises:
+        Exception: what `fn` raised, with the traceback of the rank as its ``__cause__``; when several ranks failed, the
+            one that is the cause rather than those that noticed. Exceptions that cannot be pickled come as
+            `CollectivesError` with their text.
+        PeerError: a rank was killed or exited; the text has the signal or the exit code.
+        ValueError: `n` is less than 1.
+    """
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"n is {n!r} of type {type(n).__name__}; an integer is accepted")
+    if n < 1:
+        raise ValueError(f"n is {n}; at least 1 is accepted")
+    job = _Job(n)
+    try:
+        job.start(fn, tuple(args), transport, timeout)
+        job.wait()
+    finally:
+        job.close()
+    failure = job.failure()
+    if failure is not None:
+        raise failure
+    return [job.results[rank] for rank in range(n)]
+
+
+class _Job:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.results: dict[int, Any] = {}
+        self._failures: list[tuple[int, int, BaseException]] = []  # (how far from the cause, arrival, error)
+        self._processes: list[Any] = []  # of multiprocessing.context.SpawnProcess
+        self._reports: dict[int, Any] = {}  # rank: multiprocessing.connection.Connection
+
+    def start(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], transport: str | None, timeout: float | None
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        token = new_token()
+        with listen_for_ranks(self.size) as listener:
+            for rank in range(self.size):
+                variables = rank_environment(rank, self.size, listener, token, transport, timeout)
+                theirs: Any = None
+                ours, theirs = context.Pipe(duplex=False)
+                self._reports[rank] = ours
+                with theirs:
+                    process = context.Process(
+                        target=_main,
+                        name=f"collectives rank {rank}",
+                        # Through the pipe that carries the arguments, so that the token is on no command line.
+                        args=(variables, listener if rank == 0 else None, theirs, os.getpid(), fn, args),
+                    )
+                    process.start()
+                self._processes.append(process)
+
+    def wait(self) -> None:
+        """Until all ranks reported or ended, or a failure is understood."""
+        end: float | None = None
+        while self._reports:
+            if self._failures:
+                if min(failure[0] for failure in self._failures) <= _CAUSE:
+                    return
+                end = time.monotonic() + _SETTLE if end is None else end
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            ready = set(connection.wait(list(self._reports.values()), left))
+            for rank in [rank for rank, report in self._reports.items() if report in ready]:
+                self._read(rank)
+        for process in self._processes:
+            # Every report is in; what remains is the end of the interpreter.
+            process.join(_GRACE)
+
+    def failure(self) -> BaseException | None:
+        """The failure that is nearest to the cause."""
+        return min(self._failures, key=lambda item: item[:2])[2] if self._failures else None
+
+    def close(self) -> None:
+        """Ends every process and closes every descriptor."""
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()
+        end = time.monotonic() + _GRACE
+        for process in self._processes:
+            process.join(max(0.0, end - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        for report in self._reports.values():
+            report.close()
+        self._reports.clear()
+
+    def _read(self, rank: int) -> None:
+        """Takes the report of a rank: a result, an error, or that it ended without either."""
+        report = self._reports.pop(rank)
+        with report:
+            try:
+                kind, payload, text = pickle.loads(report.recv_bytes())  # noqa: S301 (from our own child)
+            except (EOFError, OSError):
+                self._ended(rank)
+                return
+        if kind == "result":
+            try:
+                self.results[rank] = pickle.loads(payload)  # noqa: S301 (from our own child)
+            except Exception as error:
+                self._fail(CollectivesError(f"the result of rank {rank} cannot be unpickled: {error}", rank=rank))
+            return
+        try:
+            raised: BaseException = pickle.loads(payload)  # noqa: S301 (from our own child)
+        except Exception:
+            raised = CollectivesError(f"rank {rank} failed by something that cannot be pickled:\n{text}", rank=rank)
+        raised.__cause__ = _RemoteError(rank, text)
+        self._fail(raised)
+
+    def _ended(self, rank: int) -> None:
+        process = self._processes[rank]
+        process.join(_GRACE)
+        code = process.exitcode
+        if code is not None and code < 0:
+            self._fail(
+                PeerError(
+                    f"rank {rank} (pid {process.pid}) was killed by {signal_name(-code)}. If that was SIGKILL and not "
+                    "you, the machine may be out of memory",
+                    peer=rank,
+                )
+            )
+        else:
+            self._fail(
+                PeerError(
+                    f"rank {rank} (pid {process.pid}) ended with exit code {code} before the function returned. See "
+                    'its output; a script that calls spawn must do so under `if __name__ == "__main__":`',
+                    peer=rank,
+                )
+            )
+
+    def _fail(self, error: BaseException) -> None:
+        # What a rank raises by itself, or its death, is a cause. That a peer went away is what the others notice.
+        if isinstance(error, PeerError) and error.__cause__ is None:
+            distance = _CAUSE  # it died: made here, not raised by a rank
+        elif isinstance(error, DeadlineError):
+            distance = 2
+        elif isinstance(error, (PeerError, ClosedError)):
+            distance = 3
+        else:
+            distance = 0
+        self._failures.append((distance, len(self._failures), error))
+
+
+def _main(
+    variables: dict[str, str],
+    listener: socket.socket | None,
+    report: Any,
+    parent: int,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    """The life of one rank."""
+    die_with_parent(parent)
+    # Ctrl-C reaches the parent too, which ends us; a traceback from each rank would only hide what happened.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if listener is not None:
+        # Pickling gave it another number than it had in the parent.
+        variables["COLLECTIVES_RENDEZVOUS_FD"] = str(listener.fileno())
+    os.environ.update(variables)
+    try:
+        collectives: Any = importlib.import_module("collectives")
+        comm = collectives.init()
+        payload = pickle.dumps(fn(comm, *args))
+        comm.close()
+        message = ("result", payload, "")
+    except BaseException as error:
+        message = ("error", _pickled(error), "".join(traceback.format_exception(error)))
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        report.send_bytes(pickle.dumps(message))
+    report.close()
+    if message[0] == "error":
+        sys.exit(1)
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The exception as bytes, empty when it does not survive the journey or would end the parent (SystemExit)."""
+    if not isinstance(error, Exception):
+        return b""
+    try:
+        payload = pickle.dumps(error)
+        pickle.loads(payload)  # noqa: S301 (our own)
+    except Exception:
+        return b""
+    return payload

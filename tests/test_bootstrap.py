@@ -1,0 +1,337 @@
+"""Ranks as real processes, from the environment to connected descriptors."""
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from collectives._bootstrap import connect, partition
+from collectives._environment import Environment
+
+LIMIT = 30.0  # seconds that nothing here may reach
+
+# A rank: connects and reports; then answers commands until its input ends.
+PROGRAM = r"""
+import fcntl, json, os, resource, select, signal, socket, sys
+from collectives._bootstrap import connect
+from collectives._environment import read_environment
+
+options = json.loads(sys.stdin.readline())
+if "files" in options:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options["files"]))
+segment = os.memfd_create("segment", os.MFD_CLOEXEC)
+environment = read_environment()
+os.write(segment, b"memory of rank %d" % environment.rank)
+doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if hasattr(os, "eventfd") else os.memfd_create("bell")
+before = len(os.listdir("/proc/self/fd"))
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+try:
+    world = connect(environment, segment, doorbell)
+except Exception as error:
+    say(error=type(error).__name__, text=str(error), peer=getattr(error, "peer", None),
+        leaked=len(os.listdir("/proc/self/fd")) - before)
+    sys.exit(3)
+
+def wait_for(fd, event):
+    poll = select.poll()
+    poll.register(fd, event)
+    assert poll.poll(20000), "nothing came"
+
+peers = {}
+for peer in world.peers:
+    fds = {name: getattr(peer, name) for name in ("memory_fd", "doorbell_fd", "control_fd", "pid_fd", "tcp_fd")}
+    used = [fd for fd in fds.values() if fd >= 0]
+    assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in used), "open across exec"
+    seen = {"pid": peer.pid, "host_name": peer.host_name, "has": sorted(n for n, fd in fds.items() if fd >= 0)}
+    if peer.memory_fd >= 0:
+        seen["memory"] = os.pread(peer.memory_fd, 100, 0).decode()
+    for name in ("control_fd", "tcp_fd"):
+        if fds[name] >= 0:
+            assert not os.get_blocking(fds[name])
+            os.write(fds[name], bytes([world.rank]))
+    peers[peer.rank] = seen
+for peer in world.peers:
+    for fd in (peer.control_fd, peer.tcp_fd):
+        if fd >= 0:
+            wait_for(fd, select.POLLIN)
+            assert os.read(fd, 10) == bytes([peer.rank]), "a byte of somebody else"
+    if peer.tcp_fd >= 0:
+        sock = socket.socket(fileno=os.dup(peer.tcp_fd))
+        peers[peer.rank]["nodelay"] = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        peers[peer.rank]["address"] = sock.getpeername()[0]
+        sock.close()
+say(rank=world.rank, size=world.size, host=world.host, peers=peers,
+    descriptors=len(os.listdir("/proc/self/fd")) - before)
+
+for line in sys.stdin:
+    command, _, argument = line.strip().partition(" ")
+    peer = next((p for p in world.peers if p.rank == int(argument or -1)), None)
+    if command == "death":  # that a peer died shows on its descriptors
+        if peer.pid_fd >= 0:
+            wait_for(peer.pid_fd, select.POLLIN)
+        fd = peer.control_fd if peer.control_fd >= 0 else peer.tcp_fd
+        wait_for(fd, select.POLLIN)
+        try:
+            data = os.read(fd, 10)
+        except ConnectionResetError:
+            data = b""
+        say(dead=data == b"")
+    elif command == "close":
+        world.close()
+        say(left=len(os.listdir("/proc/self/fd")) - before)
+"""
+
+
+class Rank:
+    """One rank in a process of its own."""
+
+    def __init__(self, variables, options=None, prefix=(), pass_fds=()):
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", PROGRAM],
+            env={**environ, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=pass_fds,
+        )
+        self.tell(json.dumps(options or {}))
+
+    def tell(self, line):
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+
+    def hear(self):
+        ready, _, _ = select.select([self.process.stdout], [], [], LIMIT)
+        assert ready, "a rank says nothing"
+        line = self.process.stdout.readline()
+        assert line, f"a rank ended with {self.process.wait(LIMIT)} and said nothing"
+        return json.loads(line)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(LIMIT)
+
+
+@contextlib.contextmanager
+def job(size, address="127.0.0.1", options=None, prefixes=None, told_size=None, **variables):
+    """Ranks as processes. `options` and `prefixes` are per rank; None as a value of a variable leaves it out."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(family))
+        listener.bind((address, 0))
+        listener.listen(64)
+        port = listener.getsockname()[1]
+        ranks = []
+        for rank in range(size):
+            own = {
+                "COLLECTIVES_RANK": str(rank),
+                "COLLECTIVES_SIZE": told_size or str(size),
+                "COLLECTIVES_RENDEZVOUS": f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
+                "COLLECTIVES_TOKEN": "x" * 64,
+                "COLLECTIVES_TIMEOUT": str(LIMIT),
+                "COLLECTIVES_RENDEZVOUS_FD": str(listener.fileno()) if rank == 0 else "",
+            }
+            for name, value in variables.items():
+                own[f"COLLECTIVES_{name.upper()}"] = value[rank] if isinstance(value, list) else value
+            ranks.append(
+                Rank(
+                    own,
+                    (options or {}).get(rank),
+                    (prefixes or {}).get(rank, ()),
+                    [listener.fileno()] if rank == 0 else [],
+                )
+            )
+            stack.callback(ranks[-1].close)
+        yield ranks
+
+
+MAPPED = ["control_fd", "doorbell_fd", "memory_fd", "pid_fd"]
+
+
+@pytest.mark.parametrize("transport", ["auto", "shm"])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_one_host(size, transport):
+    with job(size, transport=transport) as ranks:
+        reports = [rank.hear() for rank in ranks]
+        for rank, report in enumerate(reports):
+            assert (report["rank"], report["size"], report["host"]) == (rank, size, [0] * size)
+            assert sorted(map(int, report["peers"])) == [other for other in range(size) if other != rank]
+            for other, seen in report["peers"].items():
+                assert seen["has"] == MAPPED
+                assert seen["memory"] == f"memory of rank {other}"
+                assert seen["pid"] == ranks[int(other)].process.pid
+                assert seen["host_name"] == socket.gethostname()
+            # Nothing is open but what was asked for.
+            assert report["descriptors"] == len(MAPPED) * (size - 1)
+        for rank in ranks:
+            rank.tell("close")
+            assert rank.hear() == {"left": 0}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("size", [2, 5])
+def test_tcp(size, address):
+    if ":" in address and not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("no IPv6 in this kernel")
+    with job(size, address, transport="tcp") as ranks:
+        for rank, report in enumerate([rank.hear() for rank in ranks]):
+            assert report["host"] == list(range(size))
+            for other, seen in report["peers"].items():
+                assert seen["has"] == ["tcp_fd"]
+                assert seen["nodelay"]
+                assert seen["address"] in ("127.0.0.1", "::1")
+                assert seen["pid"] == ranks[int(other)].process.pid
+            assert report["descriptors"] == size - 1, rank
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_death_shows(transport):
+    with job(3, transport=transport) as ranks:
+        for rank in ranks:
+            rank.hear()
+        ranks[1].process.kill()
+        for survivor in (0, 2):
+            ranks[survivor].tell("death 1")
+            assert ranks[survivor].hear() == {"dead": True}
+
+
+@pytest.mark.parametrize("files", [10, 14, 16, 17, 18, 19])
+def test_a_rank_short_of_descriptors(files):
+    """Rank 2 can receive the descriptors of some peers only, so that "shares memory" is not transitive."""
+    with job(4, options={2: {"files": files}}, timeout="10") as ranks:
+        reports = [rank.hear() for rank in ranks]
+    if all("host" in report for report in reports):
+        assert len({tuple(report["host"]) for report in reports}) == 1
+        host = reports[0]["host"]
+        for rank, report in enumerate(reports):
+            for other, seen in report["peers"].items():
+                expected = MAPPED if host[rank] == host[int(other)] else ["tcp_fd"]
+                assert set(seen["has"]) | {"pid_fd"} == set(expected) | {"pid_fd"}
+    else:
+        # Not even sockets were to be had: an error on every rank, and nothing left open.
+        assert all(report["leaked"] == 0 for report in reports)
+
+
+def test_transports_must_agree():
+    with job(3, transport=["auto", "auto", "tcp"]) as ranks:
+        for report in [rank.hear() for rank in ranks]:
+            assert report["error"] == "MismatchError"
+            assert "rank 0 was started with transport 'auto' and rank 2 with 'tcp'" in report["text"]
+            assert report["leaked"] == 0
+
+
+def test_a_missing_rank():
+    begin = time.monotonic()
+    with job(3, timeout="1.5", told_size="4") as ranks:
+        for report in [rank.hear() for rank in ranks]:
+            assert report["error"] == "DeadlineError"
+            assert "rank 3 did not come" in report["text"]
+            assert report["peer"] == 3
+            assert report["leaked"] == 0
+    assert time.monotonic() - begin < 10
+
+
+def test_a_stopped_rank_ends_at_the_deadline():
+    with job(3, timeout="2") as ranks:
+        # It may be stopped before or after it joined; either way it is named.
+        ranks[2].process.send_signal(signal.SIGSTOP)
+        reports = [ranks[0].hear(), ranks[1].hear()]
+        ranks[2].process.send_signal(signal.SIGCONT)
+    for report in reports:
+        if "error" in report:  # it can also have been through before the signal
+            assert report["error"] == "DeadlineError"
+            assert "rank 2" in report["text"]
+
+
+def test_a_world_of_one():
+    world = connect(Environment(), -1, -1)
+    assert (world.rank, world.size, world.host, world.peers) == (0, 1, [0], [])
+
+
+def test_start_and_start_again():
+    """Rank 0's descriptor stays usable; used by a launcher's job that closes and starts anew."""
+    program = (
+        "import os\nfrom collectives._bootstrap import connect\n"
+        "from collectives._environment import read_environment\n"
+        "fd, bell = os.memfd_create('a'), os.memfd_create('b')\n"
+        "for _ in range(20):\n    connect(read_environment(), fd, bell).close()\n"
+    )
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        processes = []
+        for rank in range(3):
+            variables = {
+                "COLLECTIVES_RANK": str(rank),
+                "COLLECTIVES_SIZE": "3",
+                "COLLECTIVES_RENDEZVOUS": f"127.0.0.1:{listener.getsockname()[1]}",
+                "COLLECTIVES_TOKEN": "one token for all",
+                "COLLECTIVES_TIMEOUT": str(LIMIT),
+                "COLLECTIVES_RENDEZVOUS_FD": str(listener.fileno()),
+            }
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    env={**os.environ, **variables},
+                    pass_fds=[listener.fileno()] if rank == 0 else [],
+                )
+            )
+            stack.callback(processes[-1].kill)
+        assert [process.wait(LIMIT) for process in processes] == [0, 0, 0]
+
+
+def test_no_listening_socket_is_left():
+    with job(3, transport="auto") as ranks:
+        inodes = set()
+        for rank in ranks:
+            rank.hear()
+            folder = f"/proc/{rank.process.pid}/fd"
+            links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
+            inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}
+        with open("/proc/net/unix") as file:
+            entries = [line.split() for line in file][1:]
+    ours = [entry for entry in entries if entry[6] in inodes]
+    assert len(ours) == 6  # both ends of three pairs
+    assert not [entry for entry in ours if int(entry[3], 16) & 0x10000]  # __SO_ACCEPTCON
+
+
+class TestPartition:
+    """The partition into hosts."""
+
+    def test_proper_classes_come_out_as_they_are(self):
+        groups = [[0, 3, 4], [1], [2, 5]]
+        pairs = [pair for group in groups for pair in itertools.combinations(group, 2)]
+        assert partition(6, pairs) == [0, 1, 2, 0, 0, 2]
+
+    def test_not_transitive(self):
+        # 0-1 and 1-2 but not 0-2
+        assert partition(3, [(0, 1), (1, 2)]) == [0, 0, 1]
+
+    def test_order_and_direction_do_not_matter(self):
+        assert partition(3, [(2, 0), (0, 2)]) == [0, 1, 0]
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_members_of_a_group_all_have_each_other(self, seed):
+        generator = random.Random(seed)
+        pairs = [pair for pair in itertools.combinations(range(9), 2) if generator.random() < 0.7]
+        host = partition(9, pairs)
+        for a, b in itertools.combinations(range(9), 2):
+            assert host[a] != host[b] or (a, b) in pairs
+        firsts = [host.index(index) for index in range(max(host) + 1)]
+        assert firsts == sorted(firsts)

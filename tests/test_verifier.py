@@ -1,0 +1,236 @@
+"""Proves every registered algorithm, for every size and root, with the verifier of csrc/verify/.
+
+The tests walk the registry: a new algorithm is tested without a change here. Only the table of closed forms names
+algorithms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from collectives import _core
+
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier")
+ROOTED = ("broadcast", "reduce")
+ALGORITHMS = [(c, a["name"]) for c in COLLECTIVES for a in _core._algorithms(c)]
+CANONICAL = {(c, a["name"]) for c in COLLECTIVES for a in _core._algorithms(c) if a["determinism"] == "canonical"}
+
+# So small that short buffers have many chunks and slots are reused inside one collective.
+TINY = {"slots": 2, "slot_bytes": 64, "segment_bytes": 64, "inline_bytes": 16}
+# For large groups: parts of a chunk should not be empty.
+SMALL = {"slots": 2, "slot_bytes": 1024, "segment_bytes": 512, "inline_bytes": 16}
+COUNTS = (0, 1, 3, 5, 16, 33, 80, 100, 161)  # float32: nothing, inline, one chunk, even and odd numbers of chunks
+
+
+def placements(size: int) -> list[list[int]]:
+    """One host; hosts of equal, of unequal and of single ranks; hosts whose ranks are not neighbours."""
+    unequal = [0] + [1] * (size // 2) + [2] * size
+    every = [[0] * size, [r % 2 for r in range(size)], [0] * (size - 1) + [1], list(range(size)), unequal[:size]]
+    return [p for i, p in enumerate(every) if p not in every[:i]]
+
+
+def roots(collective: str, size: int) -> range:
+    return range(size if collective in ROOTED else 1)
+
+
+def counts(collective: str) -> tuple[int, ...]:
+    return (0,) if collective == "barrier" else COUNTS
+
+
+def check(collective: str, algorithm: str, size: int, **case: Any) -> None:
+    verdict = _core._verify(collective, algorithm, size, **case)
+    assert verdict["ok"], (size, case, verdict["problem"])
+    if (collective, algorithm) in CANONICAL and collective in ("all_reduce", "reduce"):
+        assert verdict["canonical"], f"{algorithm} promises canonical order and breaks it: {size}, {case}"
+
+
+def supported(collective: str, algorithm: str, size: int, root: int, count: int, memory: str, hosts: list[int]) -> bool:
+    return not _core._unsupported(
+        collective, algorithm, size, root=root, count=count, memory=memory, hosts=hosts, **TINY
+    )
+
+
+def small_cases(collective: str, algorithm: str, sizes: range, of_counts: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    for size in sizes:
+        for root, hosts, memory, count in itertools.product(
+            roots(collective, size), placements(size), ("private", "symmetric"), of_counts
+        ):
+            if supported(collective, algorithm, size, root, count, memory, hosts):
+                yield {"size": size, "root": root, "hosts": hosts, "memory": memory, "count": count}
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_small_groups_are_right_in_every_setting(collective: str, algorithm: str) -> None:
+    for case in small_cases(collective, algorithm, range(1, 9), counts(collective)):
+        for in_place in (False, True):
+            check(collective, algorithm, **case, **TINY, in_place=in_place, dtype="float32")
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_large_groups_are_right_for_every_root(collective: str, algorithm: str) -> None:
+    """The settings rotate, so that over all sizes and roots each combination occurs many times."""
+    for size in range(9, 65):
+        settings = [
+            (hosts, memory, count, in_place)
+            for hosts, memory, count, in_place in itertools.product(
+                placements(size), ("private", "symmetric"), (1, 16 * size, 300), (False, True)
+            )
+            if supported(collective, algorithm, size, 0, count, memory, hosts)
+        ]
+        for i in range(max(4, len(roots(collective, size)))):
+            hosts, memory, count, in_place = settings[(size * 7 + i * 5) % len(settings)]
+            case = {"root": i % len(roots(collective, size)), "hosts": hosts, "memory": memory, "in_place": in_place}
+            check(collective, algorithm, size, **case, count=0 if collective == "barrier" else count, **SMALL)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_halves_and_back_to_back_calls_are_right(collective: str, algorithm: str) -> None:
+    """Canonical order also where partial results are rounded; more calls than there are header lines."""
+    for case in small_cases(collective, algorithm, range(1, 6), counts(collective)[:8:3]):
+        check(collective, algorithm, **case, **TINY, dtype="bfloat16", repeats=19, in_place=True)
+        check(collective, algorithm, **case, **{**TINY, "slots": 4}, dtype="int8", repeats=5, in_place=False)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_every_mutant_is_rejected(collective: str, algorithm: str) -> None:
+    """No wait, signal, await, flush, send or receive is there for nothing, and none is missed by the verifier."""
+    total = 0
+    for case in small_cases(collective, algorithm, range(1, 6), (0,) if collective == "barrier" else (3, 117, 241)):
+        survivors, mutants = _core._survivors(collective, algorithm, **case, **TINY, repeats=3)
+        assert not survivors, (case, survivors[:3])
+        total += mutants
+    assert total > 0
+
+
+def test_a_mutant_is_reported_with_rank_and_step() -> None:
+    collective, algorithm = ALGORITHMS[0]
+    case = {"size": 3, "count": 100, "hosts": [0, 1, 2], **TINY}
+    names = _core._mutations(collective, algorithm, **case, rank=1)
+    assert names
+    verdict = _core._verify(collective, algorithm, **case, mutate_rank=1, mutation=0)
+    assert not verdict["ok"]
+    assert verdict["mutation"] == names[0]
+    assert "rank" in verdict["problem"]
+    assert "step" in verdict["problem"]
+
+
+# ---- Closed forms ----
+
+Links = dict[tuple[int, int], int]
+
+
+class Form(NamedTuple):
+    """What the literature says an algorithm moves."""
+
+    links: Callable[[int, int, int], Links]  # (size, bytes, root) -> bytes of every link that is used
+    hops: Callable[[int], int]  # size -> links that a contribution crosses one after the other
+
+
+def everyone(share: Callable[[int, int], int]) -> Callable[[int, int, int], Links]:
+    return lambda n, s, _: {(i, j): share(n, s) for i in range(n) for j in range(n) if i != j}
+
+
+def around(share: Callable[[int, int], int]) -> Callable[[int, int, int], Links]:
+    return lambda n, s, _: {(i, (i + 1) % n): share(n, s) for i in range(n)} if n > 1 else {}
+
+
+def chain(n: int, s: int, root: int) -> Links:
+    return {((root + i) % n, (root + i + 1) % n): s for i in range(n - 1)}
+
+
+def from_root(n: int, s: int, root: int) -> Links:
+    return {(root, r): s for r in range(n) if r != root}
+
+
+def to_root(n: int, s: int, root: int) -> Links:
+    return {(r, root): s for r in range(n) if r != root}
+
+
+def through(root: int) -> Callable[[int, int, int], Links]:
+    return lambda n, s, _: {**from_root(n, s, root), **to_root(n, s, root)}
+
+
+def two_mains(n: int, s: int, _: int) -> Links:
+    half = (n + 1) // 2
+    edges = [(0 if r < half else half, r) for r in range(n) if r not in (0, half)] + ([(0, half)] if n > 1 else [])
+    return {link: s for a, b in edges for link in ((a, b), (b, a))}
+
+
+def binomial(n: int, s: int, root: int) -> Links:
+    """Counted from the root, v gets its data from v without its lowest set bit."""
+    return {((root + (v & (v - 1))) % n, (root + v) % n): s for v in range(1, n)}
+
+
+FORMS: dict[tuple[str, str], Form] = {
+    ("all_reduce", "one_shot"): Form(everyone(lambda n, s: s), lambda n: min(n - 1, 1)),
+    ("all_reduce", "two_shot"): Form(everyone(lambda n, s: 2 * s // n), lambda n: min(n - 1, 1) * 2),
+    ("all_reduce", "ring"): Form(around(lambda n, s: 2 * (n - 1) * s // n), lambda n: 2 * (n - 1)),
+    ("all_reduce", "reduce_to_one"): Form(through(0), lambda n: min(n - 1, 1) * 2),
+    ("all_reduce", "hierarchical_copy"): Form(two_mains, lambda n: 4 if n > 3 else min(n - 1, 1) * 2),
+    ("broadcast", "one_shot"): Form(from_root, lambda n: min(n - 1, 1)),
+    ("broadcast", "ring"): Form(chain, lambda n: n - 1),
+    ("broadcast", "tree"): Form(binomial, lambda n: max(v.bit_count() for v in range(n))),
+    ("reduce", "one_shot"): Form(to_root, lambda n: min(n - 1, 1)),
+    ("reduce", "reduce_to_one"): Form(to_root, lambda n: min(n - 1, 1)),
+    ("barrier", "one_shot"): Form(lambda n, s, root: {}, lambda n: 0),
+    ("barrier", "tree"): Form(lambda n, s, root: {}, lambda n: 0),
+}
+
+
+def used_links(verdict: dict[str, Any]) -> Links:
+    rows = enumerate(verdict["link_bytes"])
+    return {(i, j): moved for i, row in rows for j, moved in enumerate(row) if moved}
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), list(FORMS))
+def test_bytes_and_hops_follow_the_closed_form(collective: str, algorithm: str) -> None:
+    form = FORMS[collective, algorithm]
+    for size, memory in itertools.product((1, 2, 3, 4, 5, 8, 13, 16, 64), ("private", "symmetric")):
+        # Parts of whole cache lines, several chunks and segments to each.
+        count = 0 if collective == "barrier" else 16 * size * 3
+        for hosts, root in itertools.product(([0] * size, list(range(size))), {0, size // 2, size - 1}):
+            root = root if collective in ROOTED else 0
+            if not supported(collective, algorithm, size, root, count, memory, hosts):
+                continue
+            segment = 64 if size <= 8 else 64 * size  # few segments in large groups, to be quick
+            limits = {"slots": 2, "slot_bytes": 64 * size, "segment_bytes": segment, "inline_bytes": 16}
+            verdict = _core._verify(
+                collective, algorithm, size, root=root, count=count, memory=memory, hosts=hosts, **limits
+            )
+            assert verdict["ok"], verdict["problem"]
+            assert used_links(verdict) == form.links(size, 4 * count, root), (size, memory, hosts)
+            assert verdict["hops"] == form.hops(size), (size, memory, hosts)
+
+
+def test_ring_steps() -> None:
+    """2 (n-1) sends and as many receives on every rank for each segment of a part; half of them reduce."""
+    for size, segments in itertools.product((2, 3, 8, 64), (1, 3)):
+        verdict = _core._verify("all_reduce", "ring", size, count=16 * size * segments, segment_bytes=64)
+        assert verdict["sends"] == [2 * (size - 1) * segments] * size
+        assert verdict["receives"] == [2 * (size - 1) * segments] * size
+        assert verdict["reductions"] == [(size - 1) * segments] * size
+
+
+def test_hierarchical_sends_only_between_leaders() -> None:
+    """2 (h-1)/h S from each leader to the next, S between a leader and each rank of its host, both ways."""
+    for hosts in ([0, 0, 1, 1], [0, 1, 1, 2, 2, 2], [0, 1, 0, 1, 2], [3, 3, 3, 1]):
+        leaders = list(dict.fromkeys(hosts.index(h) for h in hosts))
+        between, bytes_ = len(leaders), 64 * 12
+        neighbours = zip(leaders, leaders[1:] + leaders[:1], strict=True)
+        expected = dict.fromkeys(neighbours, 2 * (between - 1) * bytes_ // between)
+        for rank, host in enumerate(hosts):
+            if rank not in leaders:
+                expected[rank, hosts.index(host)] = expected[hosts.index(host), rank] = bytes_
+        verdict = _core._verify("all_reduce", "hierarchical", len(hosts), count=bytes_ // 4, hosts=hosts)
+        assert verdict["ok"], verdict["problem"]
+        assert used_links(verdict) == expected
+        assert verdict["hops"] == 2 * (between - 1) + 2
+
+
+def test_tree_is_shallow() -> None:
+    for size in range(2, 65):
+        assert FORMS["broadcast", "tree"].hops(size) <= math.ceil(math.log2(size))
