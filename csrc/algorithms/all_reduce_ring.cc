@@ -26,6 +26,9 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
 }
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
+  if (problem.count == 0) {
+    return build_schedule("one_shot", problem, topology, limits);
+  }
   const int n = topology.size;
   const int me = topology.rank;
   const int next = (me + 1) % n;
@@ -35,6 +38,9 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   ScheduleBuilder b;
   const auto each_segment = [&](int index, auto body) {
     const Part part = part_of(problem.bytes(), unit, n, (index % n + n) % n);
+    if (part.bytes == 0) {
+      return;  // one part that is not empty visits every rank twice, so nobody ends before all have entered
+    }
     b.for_chunks(part.bytes, segment, 0, [&](const Chunk& c) { body(part.offset + c.offset, c.stride, c.bytes); });
   };
   each_segment(me, [&](std::int64_t at, std::int64_t stride, std::int64_t bytes) {
@@ -54,7 +60,9 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
       }
     });
   }
-  b.await();
+  if (part_of(problem.bytes(), unit, n, (me + 2) % n).bytes > 0) {
+    b.await();  // for the last part, which is not passed on
+  }
   Schedule schedule = b.build();
   schedule.chunks = 0;
   return schedule;

@@ -80,15 +80,13 @@ void boxes(ScheduleBuilder& b, const Chunk& c, const Problem& problem, int me, i
   }
   std::vector<FlagRef> reduced;
   for (int r = 0; r < size; ++r) {
-    if (r == me) {
+    if (r == me || parts[r].bytes == 0) {
       continue;
     }
     if (c.index == 0 && mine.bytes == 0) {
       reduced.push_back(flag_of(r, kCopied, c));  // the header comes before any other flag, so that it is compared
     }
-    if (parts[r].bytes > 0) {
-      reduced.push_back(flag_of(r, kReduced, c));
-    }
+    reduced.push_back(flag_of(r, kReduced, c));
   }
   b.wait(reduced);
   for (const Part& p : others) {
@@ -122,8 +120,11 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
     if (r == me) {
       continue;
     }
-    entered.push_back({kHeaderFlag, static_cast<std::uint16_t>(r), 0});
-    if (part_of(problem.bytes(), problem.element(), size, r).bytes > 0) {
+    const bool owns = part_of(problem.bytes(), problem.element(), size, r).bytes > 0;
+    if (mine.bytes > 0 || owns) {
+      entered.push_back({kHeaderFlag, static_cast<std::uint16_t>(r), 0});
+    }
+    if (owns) {
       done.push_back({kReduced, static_cast<std::uint16_t>(r), 0});
     }
   }

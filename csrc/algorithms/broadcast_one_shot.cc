@@ -78,7 +78,10 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
       return;
     }
     if (c.index == 0) {
-      b.signal(me, kHeaderFlag, 0).wait(of_others(me, size, kHeaderFlag, 0));
+      b.signal(me, kHeaderFlag, 0);
+      // From the third chunk on the root has seen all headers itself.
+      b.wait(chunks < 3 ? of_others(me, size, kHeaderFlag, 0)
+                        : std::vector<FlagRef>{{kHeaderFlag, static_cast<std::uint16_t>(root), 0}});
     } else {
       b.wait({{kCopied, static_cast<std::uint16_t>(root), c.index}});
     }

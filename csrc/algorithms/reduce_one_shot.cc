@@ -1,7 +1,6 @@
 // one_shot reduce: everyone publishes, the root reads all and reduces in rank order.
 //
-// Chunk by chunk through the boxes; a rank waits for the root to have read chunk k-1 after it has written chunk k, and at
-// the end for the last one: nobody returns before all have entered.
+// Chunk by chunk through the boxes; a rank waits for the root to have read chunk k-1 after it has written chunk k.
 //
 // Source: the linear reduce of MPI libraries.
 
@@ -63,13 +62,18 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
       }
     }
     b.wait(flags).reduce(sources, {output(c.offset, c.stride)}, c.bytes, true);
-    // Nobody waits for the last chunk but one: the last one implies it.
-    if (c.index + 2 != chunks) {
+    if (c.index + 2 < chunks || (chunks < 3 && topology.size > 2 && c.index == chunks - 1)) {
       b.signal(me, kRead, c.index);
     }
   }, 2);
-  if (me != root) {
-    wait_for_root(chunks - 1);
+  // Nobody returns before all have entered. With three chunks and more the root has told so above; of two ranks the header
+  // of the other says it.
+  if (me != root && chunks < 3) {
+    if (topology.size > 2) {
+      wait_for_root(chunks - 1);
+    } else {
+      b.wait({{kHeaderFlag, static_cast<std::uint16_t>(root), 0}});
+    }
   }
   return b.build();
 }

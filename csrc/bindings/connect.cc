@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pybind11/stl.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -50,8 +51,24 @@ int create_segment(int size, const py::dict& options) {
   return find_memory("memfd").create(layout_for(size, options).total);
 }
 
+// A segment of a peer, once it is known to be as large as it has to be and sealed against shrinking: else touching it could
+// end this process.
+Mapping map_segment(const Memory& memory, int descriptor, int rank, std::size_t bytes) {
+  struct stat status {};
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (fstat(descriptor, &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+      static_cast<std::size_t>(status.st_size) != bytes) {
+    throw CollectivesError(ErrorKind::kMismatch,
+                           "the memory segment of rank " + std::to_string(rank) + " has " +
+                               std::to_string(status.st_size) + " bytes instead of " + std::to_string(bytes) +
+                               ", or is not sealed; set COLLECTIVES_SYMMETRIC_HEAP to the same value on all ranks",
+                           {-1, rank, "", -1, "", -1});
+  }
+  return memory.map(descriptor, bytes);
+}
+
 // peers: (rank, host name, pid, memory, doorbell, control, pid descriptor, tcp), descriptors -1 where there is none. All
-// descriptors are taken over.
+// descriptors are taken over, unless it throws.
 py::object connect(int rank, const std::vector<int>& host, int segment, int doorbell, const py::list& peers,
                    const py::dict& options) {
   const int size = static_cast<int>(host.size());
@@ -64,6 +81,17 @@ py::object connect(int rank, const std::vector<int>& host, int segment, int door
   for (const py::handle item : peers) {
     const auto entry = item.cast<py::tuple>();
     const int r = entry[0].cast<int>();
+    if (const int descriptor = entry[3].cast<int>(); descriptor >= 0) {
+      mappings.at(r) = map_segment(memory, descriptor, r, layout.total);
+      ++local_size;
+    }
+  }
+  if (local_size > 1) {
+    mappings.at(rank) = memory.map(segment, layout.total);
+  }
+  for (const py::handle item : peers) {
+    const auto entry = item.cast<py::tuple>();
+    const int r = entry[0].cast<int>();
     Peer& peer = connected.at(r);
     peer.rank = r;
     peer.host = entry[1].cast<std::string>();
@@ -71,10 +99,8 @@ py::object connect(int rank, const std::vector<int>& host, int segment, int door
     peer.control_fd = entry[5].cast<int>();
     peer.pid_fd = entry[6].cast<int>();
     if (const int descriptor = entry[3].cast<int>(); descriptor >= 0) {
-      mappings[r] = memory.map(descriptor, layout.total);
       close(descriptor);
       doorbells[r] = entry[4].cast<int>();
-      ++local_size;
     }
     if (const int descriptor = entry[7].cast<int>(); descriptor >= 0) {
       peer.link = find_transport("tcp").over_socket(descriptor, r);
@@ -82,12 +108,9 @@ py::object connect(int rank, const std::vector<int>& host, int segment, int door
   }
   std::unique_ptr<Domain> domain;
   if (local_size > 1) {
-    mappings[rank] = memory.map(segment, layout.total);
     domain = std::make_unique<Domain>(rank, limits_from(options), layout, std::move(mappings), doorbells);
   }
-  if (segment >= 0) {
-    close(segment);
-  }
+  close(segment);
   auto engine = std::make_shared<Engine>(rank, std::move(connected), doorbell, local_size);
   auto communicator =
       std::make_unique<Communicator>(engine, std::move(domain), communicator_options(rank, host, options));

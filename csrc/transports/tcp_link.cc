@@ -87,10 +87,10 @@ void TcpLink::close(Stream& stream) {
 }
 
 bool TcpLink::progress() {
+  bool moved = settle();  // also when the connection is gone: what arrived before is still delivered
   if (down_) {
-    return false;
+    return moved;
   }
-  bool moved = settle();
   moved |= write_some();
   const bool arrived = read_some();
   if (arrived && !down_) {

@@ -100,7 +100,13 @@ def _connect(environment: _bootstrap.Environment, options: dict[str, float | int
     peers = [
         (p.rank, p.host_name, p.pid, p.memory_fd, p.doorbell_fd, p.control_fd, p.pid_fd, p.tcp_fd) for p in world.peers
     ]
-    return _core.connect(world.rank, world.host, segment, doorbell, peers, options)
+    try:
+        return _core.connect(world.rank, world.host, segment, doorbell, peers, options)
+    except BaseException:
+        world.close()
+        os.close(segment)
+        os.close(doorbell)
+        raise
 
 
 def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:

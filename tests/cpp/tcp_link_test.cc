@@ -208,6 +208,20 @@ void endings(bool tcp) {
     e.a->close(a.stream);
     e.b->close(b.stream);
   }
+  {  // what arrived before the end goes to receives that are posted after it, and messages of no bytes are done
+    Ends e(make());
+    Single a(1, 1000, 0), b(1, 0, 1000);
+    e.a->open(a.stream);
+    e.a->progress();
+    e.a->close(a.stream);
+    e.a->shut_down();
+    expect_event(*e.b, Kind::kClosed, "rank 0");
+    e.b->open(b.stream);
+    b.send.remaining = 0;
+    b.stream.sends.push_back(&b.send);
+    CHECK(e.b->progress() && b.receive.done && b.send.done && b.in == a.out);
+    e.b->close(b.stream);
+  }
   {  // end of file midway: what arrived is delivered, then kFailed
     Ends e(make());
     Single a(1, 1000, 0), b(1, 0, 1000), more(2, 0, 10);
