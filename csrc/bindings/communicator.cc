@@ -110,10 +110,12 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
   Communicator& communicator = *reinterpret_cast<PyCommunicator*>(self)->communicator;
   try {
     std::shared_ptr<Work> work;
-    if (!communicator.run(call, work) && !wait_interruptibly(communicator, work)) {
-      return nullptr;
+    if (!communicator.run(call, work)) {
+      if (!wait_interruptibly(communicator, work)) {
+        return nullptr;
+      }
+      communicator.finish_run(std::move(work));
     }
-    communicator.recycle(std::move(work));
   } catch (...) {
     set_python_error();
     return nullptr;

@@ -49,7 +49,7 @@ std::vector<Field> fields(const Signature& s) {
 }  // namespace
 
 Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind memory, bool deterministic,
-                         int algorithm, int root, const std::vector<std::int64_t>& counts) {
+                         int algorithm, int root, std::span<const std::int64_t> counts) {
   std::uint64_t total = 0;
   std::uint64_t hash = kFnvOffset;
   for (const std::int64_t count : counts) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ static_assert(sizeof(Signature) == 16);
 
 inline constexpr std::int64_t kMaxElements = (std::int64_t{1} << 40) - 1;
 
+// counts: the lengths of the tensors, in elements.
 Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind memory, bool deterministic,
-                         int algorithm, int root, const std::vector<std::int64_t>& counts);
+                         int algorithm, int root, std::span<const std::int64_t> counts);
 
 std::int64_t total_count(const Signature& signature);
 

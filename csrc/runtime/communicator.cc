@@ -115,15 +115,13 @@ void Communicator::prepare(Work& work, const Call& call) {
     work.output_heap_offset = domain_->heap_offset(work.output_spans[0].data, bytes);
     symmetric = work.input_heap_offset >= 0 && work.output_heap_offset >= 0;
   }
-  std::vector<std::int64_t> counts;
-  work.tensor_bytes.clear();
+  work.counts.clear();
   for (const Span& span : call.input) {
-    counts.push_back(span.bytes / element);
-    work.tensor_bytes.push_back(span.bytes);
+    work.counts.push_back(span.bytes / element);
   }
   Signature signature = make_signature(call.collective, call.op, call.dtype,
                                        symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate, call.deterministic,
-                                       call.algorithm, call.root, counts);
+                                       call.algorithm, call.root, work.counts);
   bind(work, call, signature, symmetric);
   // No tensor at all is like one of no elements; and short lists travel as one.
   if (work.input.count != 1 && bytes <= kPackBytes) {
@@ -195,6 +193,7 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
       if (work->error != nullptr) {
         throw CollectivesError(*work->error);
       }
+      keep_spare(std::move(work));
       return true;
     }
     active_.push_back(work);
@@ -204,14 +203,12 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   return false;
 }
 
-void Communicator::recycle(std::shared_ptr<Work> work) {
+void Communicator::keep_spare(std::shared_ptr<Work> work) {
   // A large scratch area is not kept for later calls that need none.
   constexpr std::size_t kKeepBytes = 8 << 20;
-  if (work->scratch.size() > kKeepBytes) {
-    return;
+  if (work->scratch.size() <= kKeepBytes) {
+    spare_ = std::move(work);
   }
-  const std::lock_guard guard(engine_->lock());
-  spare_ = std::move(work);
 }
 
 std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
@@ -238,6 +235,11 @@ bool Communicator::wait(Work& work, double timeout_s) {
     throw CollectivesError(*work.error);
   }
   return true;
+}
+
+void Communicator::finish_run(std::shared_ptr<Work> work) {
+  const std::lock_guard guard(engine_->lock());
+  keep_spare(std::move(work));
 }
 
 // Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header line

@@ -44,10 +44,10 @@ class Communicator {
   std::shared_ptr<Work> post(const Call& call, bool async);
   // Waits until the work is finished and throws its error. False after timeout_s, where one is given (>= 0).
   bool wait(Work& work, double timeout_s);
-  // One blocking collective over one contiguous array: post() and a first look in one, without allocation. True when it is
-  // done; otherwise go on with wait(*work).
+  // The first part of a blocking collective: runs it on this thread, without allocation, for as long as it does not have to
+  // wait long. True when it is done; otherwise go on with wait(*work) and hand the work back with finish_run().
   bool run(const Call& call, std::shared_ptr<Work>& work);
-  void recycle(std::shared_ptr<Work> work);
+  void finish_run(std::shared_ptr<Work> work);
 
   // Leaves the group in good order. Later calls raise ClosedError.
   void close();
@@ -77,6 +77,7 @@ class Communicator {
  private:
   void prepare(Work& work, const Call& call);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
+  void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
   bool may_start(const Work& work);

@@ -173,10 +173,7 @@ Report Communicator::mismatch_report(const Work& work) const {
   report.reporter = rank();
   report.sequence = static_cast<std::int64_t>(work.sequence);
   report.name = work.name;
-  const std::int64_t element = work.plan->problem.element();
-  for (const std::int64_t bytes : work.tensor_bytes) {
-    report.counts.push_back(bytes / element);
-  }
+  report.counts = work.counts;
   return report;
 }
 

