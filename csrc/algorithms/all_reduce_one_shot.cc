@@ -26,7 +26,7 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   const LinkCost& link = model.slowest(topology);
   const int peers = topology.size - 1;
   if (topology.all_mapped()) {
-    return link.latency_us + bytes / model.copy_bytes_per_us + (peers + 0.5) * bytes / link.bytes_per_us;
+    return link.latency_us + peers * bytes / model.shared_bytes_per_us;
   }
   return link.latency_us * (1 + 0.3 * (peers - 1)) + peers * bytes / link.bytes_per_us;
 }

@@ -78,6 +78,18 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
   return result;
 }
 
+// The first part of a blocking call. A short one between processes keeps the interpreter locked: giving the lock away and
+// taking it again costs as much as the whole collective. Threads of one process need the lock to get here at all.
+bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& work) {
+  constexpr std::int64_t kBriefBytes = 16 << 10;
+  const bool brief = call.input.empty() || call.input[0].bytes <= kBriefBytes;
+  if (brief && communicator.options().mapped_transport != "local") {
+    return communicator.run(call, work);
+  }
+  const py::gil_scoped_release unlocked;
+  return communicator.run(call, work);
+}
+
 // Waits with the interpreter unlocked, and looks at Ctrl-C now and then.
 bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work) {
   constexpr double kSlice = 0.1;
@@ -110,7 +122,7 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
   Communicator& communicator = *reinterpret_cast<PyCommunicator*>(self)->communicator;
   try {
     std::shared_ptr<Work> work;
-    if (!communicator.run(call, work)) {
+    if (!run(communicator, call, work)) {
       if (!wait_interruptibly(communicator, work)) {
         return nullptr;
       }

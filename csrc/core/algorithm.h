@@ -28,9 +28,11 @@ struct LinkCost {
   double latency_us = 0;
   double bytes_per_us = 1;
 };
+// As measured between two cores that share a cache (docs/performance.md).
 struct CostModel {
-  LinkCost mapped{0.15, 30000};  // one flag or box crossing between two cores
-  LinkCost message{6.0, 4000};   // TCP
+  LinkCost mapped{0.15, 25000};        // lines that migrate between two ranks
+  double shared_bytes_per_us = 8000;   // lines that one rank writes again and again and others read
+  LinkCost message{6.0, 4000};         // TCP
   double copy_bytes_per_us = 40000;
   const LinkCost& slowest(const Topology& topology) const { return topology.all_mapped() ? mapped : message; }
 };

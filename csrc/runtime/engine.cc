@@ -175,7 +175,7 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
     }
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);
-  if (thread_.joinable() && std::this_thread::get_id() != thread_.get_id()) {
+  if (thread_.joinable() && std::this_thread::get_id() != thread_.get_id() && busy()) {
     start_progress_thread();  // somebody has to go on with what is left
   }
   return !timed_out;
@@ -280,9 +280,6 @@ void Engine::start_progress_thread() {
 }
 
 void Engine::progress_loop() {
-  const auto busy = [&] {
-    return std::any_of(communicators_.begin(), communicators_.end(), [](Communicator* c) { return c->busy(); });
-  };
   for (;;) {
     {
       std::unique_lock guard(thread_mutex_);
@@ -297,6 +294,10 @@ void Engine::progress_loop() {
     wait([&] { return !busy() || waiters_.load(std::memory_order_relaxed) > 1 || stopping(); }, -1);
     lock_.unlock();
   }
+}
+
+bool Engine::busy() const {
+  return std::any_of(communicators_.begin(), communicators_.end(), [](const Communicator* c) { return c->busy(); });
 }
 
 bool Engine::stopping() {

@@ -67,6 +67,7 @@ class Engine {
   void watch_peers();
   void sleep(int milliseconds);
   void progress_loop();
+  bool busy() const;
   bool stopping();
 
   int rank_;

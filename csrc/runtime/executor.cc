@@ -54,6 +54,9 @@ void Executor::begin(Work& work) {
 }
 
 void Executor::end(Work& work) {
+  if (work.streams.empty()) {
+    return;
+  }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
     links_[work.plan->peers[i]]->close(work.streams[i]);
   }
@@ -132,17 +135,46 @@ std::byte* Executor::address(Work& work, const Operand& operand, std::int64_t do
   return nullptr;
 }
 
-// A copy or a reduction. Buffers of several spans are done piece by piece: input and output have the same spans, so all
-// operands of the caller break at the same places.
-void Executor::move(Work& work, const Step& step) {
+// A copy or a reduction of `bytes` bytes that are contiguous in every operand.
+template <typename Place>
+void Executor::move_piece(Work& work, const Step& step, std::int64_t bytes, const Place& place) {
   const auto sources = work.plan->schedule.sources(step);
   const auto destinations = work.plan->schedule.destinations(step);
+  if (step.kind == StepKind::kCopy) {
+    const std::byte* source = place(sources[0]);
+    for (const Operand& operand : destinations) {
+      std::byte* destination = place(operand);
+      if (destination != source) {
+        std::memcpy(destination, source, bytes);
+      }
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    work.sources[i] = place(sources[i]);
+  }
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    work.destinations[i] = place(destinations[i]);
+  }
+  const ReduceFunction reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
+  reduce(work.destinations.data(), static_cast<int>(destinations.size()), work.sources.data(),
+         static_cast<int>(sources.size()), bytes >> work.plan->element_shift, work.divisor);
+}
+
+void Executor::move(Work& work, const Step& step) {
+  if (work.input.count <= 1) {
+    if (step.length > 0) {
+      move_piece(work, step, step.length, [&](const Operand& operand) { return address(work, operand, 0); });
+    }
+    return;
+  }
+  // Buffers of several spans are done piece by piece: input and output have the same spans, so all operands of the caller
+  // break at the same places.
   const Operand* split = nullptr;
-  if (work.input.count > 1) {
-    const auto is_split = [](const Operand& o) { return of_caller(o.region); };
-    const auto s = std::find_if(sources.begin(), sources.end(), is_split);
-    const auto d = std::find_if(destinations.begin(), destinations.end(), is_split);
-    split = s != sources.end() ? &*s : d != destinations.end() ? &*d : nullptr;
+  for (const auto& operands : {work.plan->schedule.sources(step), work.plan->schedule.destinations(step)}) {
+    for (const Operand& operand : operands) {
+      split = of_caller(operand.region) ? &operand : split;
+    }
   }
   SpanCursor in(work.input);
   SpanCursor out(work.output);
@@ -154,31 +186,10 @@ void Executor::move(Work& work, const Step& step) {
       out.seek(offset);
       bytes = in.piece(bytes).bytes;
     }
-    const auto place = [&](const Operand& operand) {
-      if (split != nullptr && of_caller(operand.region)) {
-        return (operand.region == Region::kInput ? in : out).piece(bytes).data;
-      }
-      return address(work, operand, done);
-    };
-    if (step.kind == StepKind::kCopy) {
-      const std::byte* source = place(sources[0]);
-      for (const Operand& operand : destinations) {
-        std::byte* destination = place(operand);
-        if (destination != source) {
-          std::memcpy(destination, source, bytes);
-        }
-      }
-    } else {
-      for (std::size_t i = 0; i < sources.size(); ++i) {
-        work.sources[i] = place(sources[i]);
-      }
-      for (std::size_t i = 0; i < destinations.size(); ++i) {
-        work.destinations[i] = place(destinations[i]);
-      }
-      const ReduceFunction reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
-      reduce(work.destinations.data(), static_cast<int>(destinations.size()), work.sources.data(),
-             static_cast<int>(sources.size()), bytes / work.plan->problem.element(), work.divisor);
-    }
+    move_piece(work, step, bytes, [&](const Operand& operand) {
+      return of_caller(operand.region) ? (operand.region == Region::kInput ? in : out).piece(bytes).data
+                                       : address(work, operand, done);
+    });
     done += bytes;
   }
 }

@@ -48,6 +48,8 @@ class Executor {
   void wake_peers();
   std::byte* address(Work& work, const Operand& operand, std::int64_t done) const;
   void move(Work& work, const Step& step);
+  template <typename Place>
+  void move_piece(Work& work, const Step& step, std::int64_t bytes, const Place& place);
   void post(Work& work, const Step& step);
   SpanCursor cursor(Work& work, const Operand& operand, std::int64_t bytes);
   Look settle(Work& work, bool sends);

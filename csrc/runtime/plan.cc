@@ -1,6 +1,7 @@
 #include "runtime/plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <stdexcept>
 
@@ -42,6 +43,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->signature = signature;
   plan->problem = problem;
   plan->algorithm = &algorithm;
+  plan->element_shift = std::countr_zero(static_cast<std::uint64_t>(problem.element()));
   plan->schedule = build_schedule(algorithm.name, problem, topology, limits);
   const Schedule& schedule = plan->schedule;
   if (problem.collective == Collective::kAllReduce || problem.collective == Collective::kReduce) {
