@@ -17,7 +17,7 @@ namespace {
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
-  const LinkCost& link = model.slowest(topology);
+  const LinkCost link = model.slowest(topology);
   const int half = (topology.size + 1) / 2;
   return 4 * link.latency_us + 2.0 * half * static_cast<double>(problem.bytes()) / link.bytes_per_us;
 }

@@ -23,7 +23,7 @@ std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topol
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
   const auto bytes = static_cast<double>(problem.bytes());
-  const LinkCost& link = model.slowest(topology);
+  const LinkCost link = model.slowest(topology);
   const int peers = topology.size - 1;
   if (topology.all_mapped()) {
     return link.latency_us + peers * bytes / model.shared_bytes_per_us;

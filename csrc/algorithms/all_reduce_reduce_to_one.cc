@@ -18,7 +18,7 @@ constexpr int kRoot = 0;
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
-  const LinkCost& link = model.slowest(topology);
+  const LinkCost link = model.slowest(topology);
   return 2 * link.latency_us + 2.0 * (topology.size - 1) * static_cast<double>(problem.bytes()) / link.bytes_per_us;
 }
 

@@ -17,7 +17,7 @@ namespace {
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
-  const LinkCost& link = model.slowest(topology);
+  const LinkCost link = model.slowest(topology);
   const double share = static_cast<double>(topology.size - 1) / topology.size;
   // Every byte that goes over a mapped link is copied into a cell and out of it.
   const double copies = topology.all_mapped() ? 2.0 : 1.0;

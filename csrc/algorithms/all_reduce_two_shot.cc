@@ -30,7 +30,7 @@ std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topol
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
   const auto bytes = static_cast<double>(problem.bytes());
-  const LinkCost& link = model.slowest(topology);
+  const LinkCost link = model.slowest(topology);
   const double share = static_cast<double>(topology.size - 1) / topology.size;
   if (problem.memory == MemoryKind::kSymmetric && topology.all_mapped()) {
     return 2 * link.latency_us + bytes / link.bytes_per_us;

@@ -14,7 +14,7 @@ namespace {
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
-  const LinkCost& link = model.slowest(topology);
+  const LinkCost link = model.slowest(topology);
   const double copies = topology.all_mapped() ? 2.0 : 1.0;
   return 2.0 * (topology.size - 1) * link.latency_us * copies +
          copies * static_cast<double>(problem.bytes()) / link.bytes_per_us;

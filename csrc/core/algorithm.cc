@@ -54,6 +54,17 @@ Schedule alone(const Problem& problem) {
 
 }  // namespace
 
+LinkCost CostModel::slowest(const Topology& topology) const {
+  if (topology.all_mapped()) {
+    return mapped;
+  }
+  std::size_t sharing = 1;
+  for (const auto& ranks : topology.by_host()) {
+    sharing = std::max(sharing, ranks.size());
+  }
+  return {message.latency_us, message.bytes_per_us / static_cast<double>(sharing)};
+}
+
 RegisterAlgorithm::RegisterAlgorithm(const Algorithm& algorithm) {
   Registered& all = registered();
   if (all.read) {

@@ -34,7 +34,8 @@ struct CostModel {
   double shared_bytes_per_us = 8000;   // lines that one rank writes again and again and others read
   LinkCost message{6.0, 4000};         // TCP
   double copy_bytes_per_us = 40000;
-  const LinkCost& slowest(const Topology& topology) const { return topology.all_mapped() ? mapped : message; }
+  // The links of an algorithm in which all ranks talk to each other: the ranks of a host share its network.
+  LinkCost slowest(const Topology& topology) const;
 };
 
 // Canonical: values are combined along one binary tree over rank numbers, with float32 partials for halves, whatever the

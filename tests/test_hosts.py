@@ -1,0 +1,110 @@
+"""A group that spans hosts: every collective and algorithm, shared memory inside a host and TCP across, by itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
+
+from collectives import _core
+
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+LIMIT = 60  # seconds
+
+PROGRAM = """
+import hashlib, json, sys
+import numpy as np
+import collectives
+
+comm = collectives.init()
+report = {"rank": comm.rank, "local_size": comm.local_size, "wrong": [], "hashes": {}, "left_out": []}
+algorithms = json.loads(sys.argv[1])
+total = comm.size * (comm.size + 1) // 2
+for collective, names in algorithms.items():
+    for name in ["auto", *names]:
+        for count in (0, 1, 5, 1001, 300_007):
+            for root in range(comm.size if collective in ("broadcast", "reduce") else 1):
+                x = np.arange(count, dtype=np.float64) * (comm.rank + 1)
+                expected = np.arange(count, dtype=np.float64) * total
+                try:
+                    if collective == "all_reduce":
+                        comm.all_reduce(x, algorithm=name)
+                    elif collective == "reduce":
+                        comm.reduce(x, "sum", root, algorithm=name)
+                        expected = expected if comm.rank == root else np.arange(count) * (comm.rank + 1.0)
+                    elif collective == "broadcast":
+                        comm.broadcast(x, root, algorithm=name)
+                        expected = np.arange(count) * (root + 1.0)
+                    else:
+                        comm.barrier(algorithm=name)
+                        expected = x
+                except ValueError as error:
+                    report["left_out"].append([collective, name, str(error)])
+                    continue
+                key = f"{collective} {name} {count} {root}"
+                if not np.array_equal(x, expected):
+                    report["wrong"].append(key)
+                if collective in ("all_reduce", "broadcast"):
+                    report["hashes"][key] = hashlib.sha256(x.tobytes()).hexdigest()
+works = [comm.all_reduce(np.full(100 * i, 1.0, np.float32), async_op=True) for i in range(30)]
+for i, work in reversed(list(enumerate(works))):
+    if not (work.result() == comm.size).all():
+        report["wrong"].append(f"asynchronous {i}")
+report["bytes"] = comm.bytes_by_transport()
+comm.close()
+print(json.dumps(report))
+"""
+
+
+def names(collective):
+    return [algorithm["name"] for algorithm in _core._algorithms(collective)]
+
+
+@pytest.mark.parametrize("places", [[0, 1], [0, 0, 1, 1], [0, 1, 1, 0, 1]])
+def test_every_algorithm(hosts, places, tmp_path):  # noqa: F811
+    algorithms = {kind: names(kind) for kind in ("all_reduce", "broadcast", "reduce", "barrier")}
+    ranks = []
+    for rank, place in enumerate(places):
+        variables = {
+            "COLLECTIVES_RANK": str(rank),
+            "COLLECTIVES_SIZE": str(len(places)),
+            "COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}",
+            "COLLECTIVES_TOKEN": "z" * 64,
+            "COLLECTIVES_TIMEOUT": str(LIMIT),
+        }
+        command = ["ip", "netns", "exec", hosts[place], sys.executable, "-c", PROGRAM, json.dumps(algorithms)]
+        ranks.append(
+            subprocess.Popen(
+                command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    try:
+        outputs = [rank.communicate(timeout=LIMIT) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for rank, (_, errors) in zip(ranks, outputs, strict=True):
+        assert rank.returncode == 0, errors
+    reports = [json.loads(text) for text, _ in outputs]
+    for rank, report in enumerate(reports):
+        assert report["rank"] == rank
+        assert report["local_size"] == places.count(places[rank])
+        assert report["wrong"] == []
+        assert report["hashes"] == reports[0]["hashes"]
+        # Only what needs memory that everybody maps may be left out here, and it says so.
+        assert all("mapped" in reason for _, _, reason in report["left_out"])
+        carried = {transport for transport, count in report["bytes"].items() if count > 0}
+        assert "tcp" in carried
+        assert ("shm" in carried) == (report["local_size"] > 1)
+    hierarchical = [key for key in reports[0]["hashes"] if key.startswith("all_reduce hierarchical ")]
+    assert len(hierarchical) == 5
+    assert np.unique([len(report["hashes"]) for report in reports]).size == 1
