@@ -1,6 +1,6 @@
-# How the kernels are compiled; included by the top CMakeLists.txt. Always optimised: in a debug build they would be
+# How the kernels are compiled; included by csrc/CMakeLists.txt. Always optimised: in a debug build they would be
 # unusably slow, and its tests would test other code. The instruction sets are switched inside the files; see
 # csrc/reduce/kernels.h.
 set_source_files_properties(
-  csrc/reduce/baseline.cc csrc/reduce/avx2.cc csrc/reduce/avx512.cc
+  reduce/baseline.cc reduce/avx2.cc reduce/avx512.cc
   PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
