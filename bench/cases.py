@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier")
 OPS = ("sum", "avg", "prod", "min", "max")
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-DTYPES = {
+DTYPES: dict[str, np.dtype[Any]] = {
     str(d): d
     for d in (
         *map(np.dtype, ("float16", "float32", "float64", "int8", "int16", "int32", "int64")),

@@ -1,8 +1,8 @@
 """Whether results are right: seeded inputs, a model in float64, and a count of elements that are off.
 
 Inputs repeat a pattern of random values whose length is a prime. The model is computed for one pattern only, so that
-checking 1 GiB costs one pass over it; no chunk of an algorithm has that length, so a chunk that lands in a wrong place is
-still seen.
+checking 1 GiB costs one pass over it; no chunk of an algorithm has that length, so a chunk that lands in a wrong place
+is still seen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 from typing import Any
 
 import numpy as np
-
 from cases import Array
 
 PERIOD = 65521  # the largest prime below 2^16
@@ -38,9 +37,9 @@ def fill(x: Array, values: Array) -> None:
 def model(collective: str, op: str, inputs: list[Array]) -> tuple[Array, Array]:
     """The result that all ranks (the root, for reduce) should have, and how far off each element may be.
 
-    Sums of floats may be taken in any order: n terms then differ from the exact sum by at most about n units in the last
-    place of the sum of the magnitudes. What only selects or copies has to be exact, as do integers (which wrap) and bools
-    (whose sum is "or").
+    Sums of floats may be taken in any order: n terms then differ from the exact sum by at most about n units in the
+    last place of the sum of the magnitudes. What only selects or copies has to be exact, as do integers (which wrap)
+    and bools (whose sum is "or").
     """
     dtype = inputs[0].dtype
     if collective == "broadcast":
@@ -75,7 +74,7 @@ def count_wrong(x: Array, expected: Array, tolerance: Array) -> int:
 
 def digest(x: Array) -> int:
     """A 63-bit hash of the bytes of `x`."""
-    raw = hashlib.blake2b(np.ascontiguousarray(x).view(np.uint8), digest_size=8).digest()
+    raw = hashlib.blake2b(np.ascontiguousarray(x).view(np.uint8).data, digest_size=8).digest()
     return int.from_bytes(raw, "little") >> 1
 
 

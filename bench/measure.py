@@ -1,27 +1,27 @@
 """What every rank does: it measures all cases, block by block in turn, under the direction of rank 0.
 
 A block takes about 6 ms and lies between two placement probes. From 8 KiB on, each rank rewrites its buffer before each
-collective (data that no core has written costs nothing to share), a barrier follows, and the slowest rank counts; below,
-calls are timed in batches, since one is as short as the clock. The ranks tell each other what to do, and how long they
-took, by the library itself, outside of the timed parts.
+collective (data that no core has written costs nothing to share), a barrier follows, and the slowest rank counts;
+below, calls are timed in batches, since one is as short as the clock. The ranks tell each other what to do, and how
+long they took, by the library itself, outside of the timed parts.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import resource
 import time
 from collections.abc import Callable
 from typing import Any
 
+import check
 import collectives
 import numpy as np
-from collectives import _core
-
-import check
 import progress
 import results
 from cases import Array, BadRequestError, Case, Config, counts
+from collectives import _core
 from peers import Peer
 from placement import Probe
 
@@ -57,11 +57,11 @@ class _Rank:
         self.cases = self._cases()
         self.probe = Probe(comm, config.timeout)
         most = max(case.count for case in self.cases)
+        self.ours = self.theirs = _on_huge_pages(most, config.element)
         if config.memory == "symmetric":
-            self.buffer = comm.empty(most, config.element)
-        else:
-            self.buffer = np.empty(most, config.element)
-        self.buffer.fill(0)  # first touch
+            self.ours = comm.empty(most, config.element)  # which a peer would not know, and read slowly
+        for buffer in (self.ours, self.theirs):
+            buffer.fill(0)  # first touch
         self.command = np.zeros(4, np.int64)
 
     def close(self) -> None:
@@ -159,23 +159,27 @@ class _Rank:
 
     # On every rank.
 
-    def _call(self, case: Case, x: Array) -> Callable[[], object]:
+    def _buffer(self, case: Case) -> Array:
+        return (self.ours if case.peer is None else self.theirs)[: case.count]
+
+    def _call(self, case: Case, x: Array) -> Callable[..., Any]:
         """The collective as a function without arguments: what a user would write, and no more."""
         c = self.config
         if case.peer is not None:
             assert self.peer is not None
             return self.peer.prepare(case.algorithm, c.collective, x, c.op)
         function = getattr(self.comm, c.collective)
-        positional = [x] if c.rewrites else []
+        positional: list[Any] = [x] if c.rewrites else []
         if c.collective in ("all_reduce", "reduce") and c.op != "sum":
             positional.append(c.op)
         keywords = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
         return functools.partial(function, *positional, **keywords)
 
     def _block(self, case: Case, iterations: int, verify: bool, data: results.CaseData | None) -> None:
-        x = self.buffer[: case.count]
+        x = self._buffer(case)
         call = self._call(case, x)
         before = self.probe()
+        interrupted = -resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         begin = time.perf_counter()
         if case.nbytes < BATCH_BELOW:
             iterations = max(1, iterations // BATCH)
@@ -183,6 +187,7 @@ class _Rank:
         else:
             times = self._singles(call, x, iterations)
         wall = time.perf_counter() - begin
+        interrupted += resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         after = self.probe()
         wrong = self._verify_constant(case, call, x) if verify and self.config.check and self.config.rewrites else 0
         self.comm.all_reduce(times, "max")
@@ -190,6 +195,7 @@ class _Rank:
             per_call = BATCH if case.nbytes < BATCH_BELOW else 1
             data.add(times / (1e3 * per_call), before, after, wall, wall / (iterations * per_call))
             data.wrong += wrong
+            data.disturbed += interrupted > 0
 
     def _batches(self, call: Callable[[], object], x: Array, batches: int) -> Array:
         times = np.zeros(batches, np.int64)
@@ -216,7 +222,8 @@ class _Rank:
 
     def _verify_constant(self, case: Case, call: Callable[[], object], x: Array) -> int:
         """Wrong elements, over all ranks, of one more call on another constant per rank; cheap, so after blocks."""
-        inputs = [np.full(1, 1 + rank % 3, x.dtype) for rank in range(self.comm.size)]
+        length = min(len(x), check.PERIOD)
+        inputs = [np.full(length, 1 + rank % 3, x.dtype) for rank in range(self.comm.size)]
         x.fill(inputs[self.comm.rank][0])
         call()
         return self._total(self._count_wrong(x, inputs))
@@ -224,7 +231,7 @@ class _Rank:
     def _check(self, case: Case, seed: int, asynchronous: bool, data: results.CaseData | None) -> None:
         """One call on random data: wrong elements, bytes moved, and (of an asynchronous call) the algorithm in use."""
         comm, c = self.comm, self.config
-        x = self.buffer[: case.count]
+        x = self._buffer(case)
         length = max(1, min(case.count, check.PERIOD))
         inputs = []
         if c.check and c.rewrites:
@@ -233,7 +240,7 @@ class _Rank:
         moved = comm.bytes_by_transport()
         call = self._call(case, x)
         if asynchronous and case.peer is None:
-            work: Any = functools.partial(call, async_op=True)()
+            work = call(async_op=True)
             work.wait()
             if data is not None:
                 data.chosen = work.algorithm
@@ -277,3 +284,11 @@ class _Rank:
         return max(1, self._total(int(np.count_nonzero(np.any(np.not_equal(*raw), axis=1)))))
 
 
+def _on_huge_pages(count: int, dtype: np.dtype[Any]) -> Array:
+    """An array that begins on a huge page, where the system gives them: reading a peer's memory is up to three times
+    slower without, and whether small sizes have them must not depend on the largest size."""
+    page = 2 << 20
+    # NumPy asks for huge pages from 4 MiB on.
+    raw = np.empty(max(count * dtype.itemsize, page) + page, np.uint8)
+    begin = -raw.ctypes.data % page
+    return raw[begin : begin + count * dtype.itemsize].view(dtype)

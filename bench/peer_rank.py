@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import collectives
-
 import measure
 import peers
 from cases import BadRequestError, Config

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import collectives
-
 import measure
 import peers
 import progress
@@ -87,6 +86,7 @@ def _threads(config: Config) -> dict[str, Any]:
 
 def _under_launcher(config: Config, environment: Path) -> dict[str, Any]:
     assert config.peer is not None
+    peer = peers.load(config.peer)
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as name:
         folder = Path(name)
         fraction = folder / "progress"
@@ -94,7 +94,7 @@ def _under_launcher(config: Config, environment: Path) -> dict[str, Any]:
         config = dataclasses.replace(config, show=str(fraction))
         (folder / "config.json").write_text(json.dumps(config.to_json()), encoding="utf-8")
         program = [str(Path(__file__).with_name("peer_rank.py")), name]
-        command, variables = peers.load(config.peer).command(environment, config, program)
+        command, variables = peer.command(environment, config, program)
         # The launcher's own files go where they are removed with ours.
         variables |= {"TMPDIR": name, "OMP_NUM_THREADS": "1"}
         with (folder / "output").open("wb") as output:

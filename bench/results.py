@@ -6,18 +6,12 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-
 from cases import Array, Case, Config, bus_factor
 from placement import PLACEMENTS
 
 # A placement gets a row of its own when it was seen in this many blocks, or in this part of all blocks of the case.
 ENOUGH_BLOCKS = 5
 ENOUGH_PART = 1 / 3
-
-KEYS = (
-    "collective transport algorithm memory ranks bytes dtype op peer placement time_us time_us_p99 algbw_gbs busbw_gbs "
-    "wrong bytes_by_transport"
-).split()
 
 
 @dataclasses.dataclass
@@ -29,6 +23,7 @@ class CaseData:
         mixed: the blocks whose probes disagree.
         spent: seconds in blocks.
         iteration: seconds that one timed call took in the last block, with all that goes around it.
+        disturbed: blocks in which rank 0 had to leave its core to something else.
         chosen: the algorithm that "auto" stands for.
         moved: payload bytes that all ranks together moved in one call, by transport.
     """
@@ -38,6 +33,7 @@ class CaseData:
     blocks: int = 0
     spent: float = 0.0
     iteration: float = 0.0
+    disturbed: int = 0
     wrong: int = 0
     chosen: str = ""
     moved: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -54,7 +50,7 @@ class CaseData:
 
     def forget_samples(self) -> None:
         """Starts anew, but keeps how long an iteration takes."""
-        self.samples, self.mixed, self.blocks, self.spent = {}, [], 0, 0.0
+        self.samples, self.mixed, self.blocks, self.spent, self.disturbed = {}, [], 0, 0.0, 0
 
     def placements(self) -> dict[str, Array]:
         """All samples of each placement that was seen often enough; at least one placement.
@@ -83,7 +79,7 @@ class Collected:
         self.data = [CaseData() for _ in cases]
 
     def report(self) -> dict[str, Any]:
-        """Rows with the keys of `KEYS`, and what else the table says, as JSON values."""
+        """Rows as `--json` has them, and what else the table says, as JSON values."""
         rows = []
         chosen = {}
         for case, data in zip(self._cases, self.data, strict=True):
@@ -95,6 +91,7 @@ class Collected:
             "chosen": chosen,
             "left_out": self._left_out,
             "blocks": sum(d.blocks for d in self.data),
+            "disturbed": sum(d.disturbed for d in self.data),
             "mixed": sum(len(d.mixed) for d in self.data),
         }
 

@@ -75,7 +75,7 @@ def nothing_left() -> Iterator[None]:
     yield
     gc.collect()
     end = time.monotonic() + GRACE
-    while descendants() and time.monotonic() < end:
+    while (descendants() or files() - files_before) and time.monotonic() < end:
         time.sleep(0.05)  # a poll: processes that are no children of this one cannot be waited for
     assert not descendants(), "processes are left"
     assert not mapped_segments(), "segments are left"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import os
 import pickle
@@ -20,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import connection
+from multiprocessing import connection, reduction
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,16 @@ class Outcome:
     ended: float = field(default_factory=time.monotonic)
 
 
+class Leave(Exception):
+    """Raised on a rank process: ends the process by an exception that nobody catches."""
+
+
 def execute(comm: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> Outcome:
     outcome = Outcome()
     try:
         outcome.value = fn(comm, *args)
+    except Leave:
+        raise
     except BaseException as error:
         outcome.error = error
         outcome.text = "".join(traceback.format_exception(error))
@@ -98,6 +105,16 @@ def _pickled(outcome: Outcome) -> bytes:
     return data
 
 
+def _join(collectives: Any) -> Any:
+    """A communicator, after which the test is told how many descriptors are open."""
+    assert _parent is not None
+    comm = collectives.init()
+    if inherited := os.environ.pop("COLLECTIVES_RENDEZVOUS_FD", ""):
+        os.close(int(inherited))  # the library leaves it as it is
+    _parent.send_bytes(pickle.dumps(("ready", len(os.listdir("/proc/self/fd")))))
+    return comm
+
+
 def serve(descriptor: int) -> None:
     """The life of a rank process: connects, then runs what comes until the pipe ends."""
     global _parent
@@ -112,14 +129,23 @@ def serve(descriptor: int) -> None:
         world = importlib.import_module("collectives._world")
         ordinary = world._options
         world._options = lambda timeout: {**ordinary(timeout), **settings["limits"]}
-    comm = collectives.init()
-    _parent.send_bytes(pickle.dumps(("ready", None)))
+    comm = _join(collectives)
     while True:
         try:
             fn, args = pickle.loads(_parent.recv_bytes())
         except EOFError:
             break
-        _parent.send_bytes(_pickled(execute(comm, fn, args)))
+        if fn is not None:
+            _parent.send_bytes(_pickled(execute(comm, fn, args)))
+            continue
+        # Start again, in a new job.
+        comm.close()
+        del comm
+        gc.collect()  # errors may hold frames that hold it
+        os.environ.update(args)
+        if args["COLLECTIVES_RANK"] == "0":
+            os.environ["COLLECTIVES_RENDEZVOUS_FD"] = str(reduction.recv_handle(_parent))
+        comm = _join(collectives)
     comm.close()
 
 
@@ -143,6 +169,7 @@ class Rank:
                 [sys.executable, "-c", program], pass_fds=inherited, stdin=subprocess.DEVNULL, env=environ
             )
         self.number = rank
+        self.lost = False  # it owes an answer
         self.link = connection.Connection(ours.detach())
         settings = {"path": sys.path, "variables": variables, "parent": os.getpid(), "limits": limits}
         self.tell(settings)
@@ -150,6 +177,11 @@ class Rank:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def call(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Starts a function; `outcome` has what becomes of it."""
+        self.lost = True  # it owes an answer
+        self.tell((fn, args))
 
     def tell(self, what: Any) -> None:
         """For `hear` on the rank."""
@@ -176,7 +208,9 @@ class Rank:
 
     def outcome(self, end: float) -> Outcome:
         try:
-            return self.next("outcome", end)  # type: ignore[no-any-return]
+            outcome: Outcome = self.next("outcome", end)
+            self.lost = False
+            return outcome
         except RankDied as died:
             return Outcome(error=died)
 
@@ -214,6 +248,9 @@ class Group:
         self.size = size
         self.transport = transport
         self.broken = False
+
+    def connect(self) -> list[int]:
+        raise NotImplementedError
 
     def start(self, fn: Callable[..., Any], *args: Any) -> None:
         raise NotImplementedError
@@ -262,25 +299,46 @@ class ProcessGroup(Group):
         variables: dict[str, str] | None = None,
     ) -> None:
         super().__init__(size, transport)
+        self._timeout = timeout
+        self._limits = limits or {}
+        self._variables = variables or {}
+        self.ranks: list[Rank] = []
+        self.connect()
+
+    def connect(self) -> list[int]:
+        """Starts the ranks that do not run and connects all, in a new job. How many descriptors each has open then."""
         launch: Any = importlib.import_module("collectives.launch._process")
         token = launch.new_token()
-        self.ranks: list[Rank] = []
         try:
-            with launch.listen_for_ranks(size) as listener:
-                for rank in range(size):
-                    own = launch.rank_environment(rank, size, listener, token, transport, timeout)
-                    own.update(variables or {})
-                    self.ranks.append(Rank(rank, own, listener if rank == 0 else None, limits or {}))
+            with launch.listen_for_ranks(self.size) as listener:
+                for r in range(self.size):
+                    own = launch.rank_environment(r, self.size, listener, token, self.transport, self._timeout)
+                    own.update(self._variables)
+                    if r < len(self.ranks) and self.ranks[r].process.poll() is None and not self.ranks[r].lost:
+                        self.ranks[r].tell((None, own))
+                        if r == 0:
+                            reduction.send_handle(self.ranks[r].link, listener.fileno(), self.ranks[r].pid)
+                        continue
+                    fresh = Rank(r, own, listener if r == 0 else None, self._limits)
+                    if r < len(self.ranks):
+                        self.ranks[r].process.kill()
+                        self.ranks[r].close()
+                        self.ranks[r] = fresh
+                    else:
+                        self.ranks.append(fresh)
             end = time.monotonic() + LIMIT
-            for rank in self.ranks:
-                rank.next("ready", end)
+            descriptors = [rank.next("ready", end) for rank in self.ranks]
         except BaseException:
+            self.broken = True
             self.close()
             raise
+        self.broken = False
+        return descriptors
 
     def start(self, fn: Callable[..., Any], *args: Any) -> None:
+        self.broken = True  # until all have answered
         for rank in self.ranks:
-            rank.tell((fn, args))
+            rank.call(fn, *args)
 
     def collect(self, limit: float = LIMIT) -> list[Outcome]:
         end = time.monotonic() + limit
@@ -292,7 +350,7 @@ class ProcessGroup(Group):
                 rank.signal(signal.SIGUSR1)  # its threads go to stderr
                 outcomes.append(Outcome(error=error))
                 end = time.monotonic() + 0.5
-        self.broken = self.broken or not all(o.usable for o in outcomes)
+        self.broken = not all(o.usable for o in outcomes)
         return outcomes
 
     def close(self) -> None:
@@ -313,13 +371,24 @@ class ThreadGroup(Group):
         super().__init__(size, "local")
         collectives: Any = importlib.import_module("collectives")
         world = importlib.import_module("collectives._world")
-        options = {**world._options(timeout), **(limits or {})}
-        self.comms = [collectives.Communicator(h) for h in collectives._core.local_group(size, options)]
+        self._options = {**world._options(timeout), **(limits or {})}
+        self._collectives = collectives
+        self.comms: list[Any] = []
+        self.connect()
         self._tasks: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(size)]
         self._outcomes: list[queue.SimpleQueue[Outcome]] = [queue.SimpleQueue() for _ in range(size)]
         self._threads = [threading.Thread(target=self._serve, args=(r,), daemon=True) for r in range(size)]
         for thread in self._threads:
             thread.start()
+
+    def connect(self) -> list[int]:
+        """New communicators for the threads."""
+        for comm in self.comms:
+            comm.close()
+        handles = self._collectives._core.local_group(self.size, self._options)
+        self.comms[:] = [self._collectives.Communicator(h) for h in handles]
+        self.broken = False
+        return [len(os.listdir("/proc/self/fd"))]
 
     def _serve(self, rank: int) -> None:
         while (task := self._tasks[rank].get()) is not None:
@@ -327,6 +396,7 @@ class ThreadGroup(Group):
             del task
 
     def start(self, fn: Callable[..., Any], *args: Any) -> None:
+        self.broken = True  # until all have answered
         for tasks in self._tasks:
             tasks.put((fn, args))
 
@@ -339,7 +409,7 @@ class ThreadGroup(Group):
             except queue.Empty:
                 faulthandler.dump_traceback(all_threads=True)
                 outcomes.append(Outcome(error=TestTimeout("a rank gave no answer in time")))
-        self.broken = self.broken or not all(o.usable for o in outcomes)
+        self.broken = not all(o.usable for o in outcomes)
         return outcomes
 
     def close(self) -> None:
@@ -373,8 +443,7 @@ class Pools:
         key = (size, transport, *sorted(limits.items()))
         group = self._groups.pop(key, None)
         if group is not None and group.broken:
-            group.close()
-            group = None
+            group.connect()
         if group is None:
             while self._groups and sum(g.size for g in self._groups.values()) + size > self.MOST_RANKS:
                 self._groups.pop(next(iter(self._groups))).close()

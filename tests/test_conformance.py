@@ -14,8 +14,9 @@ GROUPS = [(1, "local")] + [(n, t) for t in ("local", "shm", "tcp") for n in SIZE
 INLINE, SLOT, SEGMENT = 40, 128 << 10, 256 << 10  # bytes: where the algorithms change their ways
 
 
-@pytest.fixture(params=GROUPS, ids=lambda g: f"{g[1]}-{g[0]}")
+@pytest.fixture(scope="module", params=GROUPS, ids=lambda g: f"{g[1]}-{g[0]}")
 def group(request: pytest.FixtureRequest, pools: Pools) -> Any:
+    """By module, so that all tests of a group run one after the other while its processes are there."""
     n, transport = request.param
     return pools.get(n, transport)
 
@@ -87,6 +88,6 @@ def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
     judge(group, cases, 4100)
 
 
-def check_every_dtype_is_here() -> None:
+def test_the_matrix_is_complete() -> None:
     assert {d for d, _ in MEANINGFUL} == set(DTYPES)
     assert {(d, "avg") for d in FLOATS} <= set(MEANINGFUL)

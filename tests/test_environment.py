@@ -1,8 +1,9 @@
 """Reading the launch environment."""
 
+import collectives
 import numpy as np
 import pytest
-from collectives._environment import START_TIMEOUT, Environment, read_environment
+from collectives._environment import DEFAULT_HEAP, START_TIMEOUT, Environment, read_environment, read_symmetric_heap
 
 JOB = {
     "COLLECTIVES_RANK": "1",
@@ -94,3 +95,36 @@ def test_bad_arguments(arguments, kind, part):
     with pytest.raises(kind) as caught:
         read_environment(environ=JOB, **arguments)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (None, DEFAULT_HEAP),
+        ("", DEFAULT_HEAP),
+        ("0", 0),
+        ("4096", 4096),
+        ("3k", 3 << 10),
+        ("16M", 16 << 20),
+        ("2G", 2 << 30),
+        ("1t", 1 << 40),
+    ],
+)
+def test_the_symmetric_heap(text, size):
+    assert read_symmetric_heap({} if text is None else {"COLLECTIVES_SYMMETRIC_HEAP": text}) == size
+
+
+@pytest.mark.parametrize("text", ["K", "-1", "1.5G", "1GB", "lots", "\u0661"])
+def test_a_bad_symmetric_heap(text):
+    with pytest.raises(ValueError) as caught:
+        read_symmetric_heap({"COLLECTIVES_SYMMETRIC_HEAP": text})
+    for part in ("COLLECTIVES_SYMMETRIC_HEAP", repr(text), "K, M, G or T"):
+        assert part in str(caught.value)
+
+
+def test_the_symmetric_heap_of_this_process(monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_SYMMETRIC_HEAP", "12M")
+    assert read_symmetric_heap() == 12 << 20
+    monkeypatch.setenv("COLLECTIVES_SYMMETRIC_HEAP", "some")
+    with pytest.raises(ValueError, match="COLLECTIVES_SYMMETRIC_HEAP is 'some'"):
+        collectives.local_group(1)

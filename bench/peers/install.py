@@ -36,10 +36,7 @@ def main(name: str, requirements: list[str]) -> int:
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
     for command in (
         [sys.executable, "-m", "venv", str(directory)],
-        [*pip, *requirements],
-        # Always anew: the version stays the same while the sources change.
-        [*pip, "--force-reinstall", "--no-deps", str(ROOT)],
-        [*pip, str(ROOT)],
+        [*pip, *requirements, str(ROOT)],
     ):
         print("+ " + " ".join(command), flush=True)
         try:

@@ -8,6 +8,9 @@
 ``COLLECTIVES_TRANSPORT``        ``auto`` (default), ``shm`` or ``tcp``
 ``COLLECTIVES_TIMEOUT``          seconds a start or a collective may take
 ``COLLECTIVES_RENDEZVOUS_FD``    rank 0: an inherited descriptor that already listens on the rendezvous address
+``COLLECTIVES_SYMMETRIC_HEAP``   bytes of address space for symmetric memory, with K, M, G or T behind it (64G)
+``COLLECTIVES_ISA``              ``avx512``, ``avx2`` or ``baseline``: the instruction set of the reducers, for
+                                 tests; read by the core (csrc/core/reducer.cc), the best there is by default
 ================================ ================================================================================
 
 Explicit arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has
@@ -26,6 +29,7 @@ from dataclasses import dataclass, field
 TRANSPORTS = ("auto", "shm", "tcp")
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
+DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,28 @@ def read_environment(
         timeout=chosen_timeout,
         rendezvous_fd=_integer(fd_value, fd_source, 0, 1 << 30) if use_fd else -1,
     )
+
+
+def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
+    """Bytes of address space that each rank reserves for symmetric memory; the same on every rank.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable is not a number of bytes.
+    """
+    text = (os.environ if environ is None else environ).get("COLLECTIVES_SYMMETRIC_HEAP", "")
+    if not text:
+        return DEFAULT_HEAP
+    units = {"K": 10, "M": 20, "G": 30, "T": 40}
+    digits, shift = (text[:-1], units[text[-1].upper()]) if text[-1].upper() in units else (text, 0)
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueError(
+            f"COLLECTIVES_SYMMETRIC_HEAP is {text!r}; a number of bytes is accepted, with K, M, G or T behind it if "
+            "you like"
+        )
+    return int(digits) << shift
 
 
 def _integer(value: object, source: str, low: int, high: int) -> int:

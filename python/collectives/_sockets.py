@@ -80,7 +80,9 @@ def listen_at(host: str, port: int, token: bytes) -> list[socket.socket]:
         OSError: it cannot be bound.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = list(dict.fromkeys((entry[0], str(entry[4][0])) for entry in found))
+    addresses: list[tuple[socket.AddressFamily, str]] = list(
+        dict.fromkeys((entry[0], str(entry[4][0])) for entry in found)
+    )
     for _, address in addresses:
         _wire.require_token(token, address)
     literal = _is_literal(host) or host == "localhost" or host.endswith(".localhost")

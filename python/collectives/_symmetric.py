@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .errors import MismatchError
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -69,9 +70,11 @@ class Heap:
         sizes = np.array([nbytes, -nbytes], np.int64)
         communicator.all_reduce(sizes, "max", name="empty")
         if sizes[0] != -sizes[1]:
-            raise ValueError(
-                f"ranks asked for symmetric arrays of different sizes: this one for {nbytes} bytes, others for "
-                f"{-sizes[1]} to {sizes[0]} bytes; empty() is a collective call"
+            raise MismatchError(
+                f"rank {communicator.rank}: ranks asked for symmetric arrays of different sizes: this one for {nbytes} "
+                f"bytes, others for {-sizes[1]} to {sizes[0]} bytes; empty() is a collective call",
+                rank=communicator.rank,
+                collective="empty",
             )
         if self._live:
             freed = np.array([offset in self._freed for offset, _ in self._live], np.bool_)

@@ -8,13 +8,12 @@ import threading
 import weakref
 
 from . import _bootstrap, _core
-from ._environment import read_environment
+from ._environment import Environment, read_environment, read_symmetric_heap
 from .communicator import Communicator
 from .errors import CollectivesError
 
 DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
 WARN_AFTER = 60.0
-DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
 _lock = threading.Lock()
 _world: weakref.ref[Communicator] | None = None
@@ -23,20 +22,7 @@ _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 def _options(timeout: float | None) -> dict[str, float | int]:
     seconds = DEFAULT_TIMEOUT if timeout is None else timeout
-    return {"timeout": seconds, "warn": min(WARN_AFTER, seconds / 2), "heap_bytes": _heap_bytes()}
-
-
-def _heap_bytes() -> int:
-    text = os.environ.get("COLLECTIVES_SYMMETRIC_HEAP", "")
-    if not text:
-        return DEFAULT_HEAP
-    units = {"K": 10, "M": 20, "G": 30, "T": 40}
-    digits, shift = (text[:-1], units[text[-1].upper()]) if text[-1].upper() in units else (text, 0)
-    if not digits.isascii() or not digits.isdigit():
-        raise ValueError(
-            f"COLLECTIVES_SYMMETRIC_HEAP is {text!r}; a number of bytes is accepted, with K, M, G or T behind it if you like"
-        )
-    return int(digits) << shift
+    return {"timeout": seconds, "warn": min(WARN_AFTER, seconds / 2), "heap_bytes": read_symmetric_heap()}
 
 
 def init(
@@ -66,7 +52,7 @@ def init(
         MismatchError: ranks were started differently.
         ValueError, TypeError: an argument or variable is not acceptable.
     """
-    global _world
+    global _world  # noqa: PLW0603
     environment = read_environment(
         rank=rank, size=size, rendezvous=rendezvous, token=token, transport=transport, timeout=timeout
     )
@@ -88,7 +74,7 @@ def init(
     return communicator
 
 
-def _connect(environment: _bootstrap.Environment, options: dict[str, float | int]) -> object:
+def _connect(environment: Environment, options: dict[str, float | int]) -> object:
     segment = _core.create_segment(environment.size, options)
     doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     try:

@@ -1,7 +1,7 @@
 """The communicator: what a rank calls.
 
-The calls themselves (``all_reduce``, ``broadcast``, ``reduce``, ``barrier``) are methods of the compiled base class; what
-is not one plain array comes back here, to ``_general``.
+The calls themselves (``all_reduce``, ``broadcast``, ``reduce``, ``barrier``) are methods of the compiled base class;
+what is not one plain array comes back here, to ``_general``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ Array: TypeAlias = npt.NDArray[Any]
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
 
 _ROOTED = ("reduce", "broadcast")
-_DTYPES = (
-    "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64 and bool"
-)
+_DTYPES = "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64 and bool"
 
 
 class Work:
@@ -160,7 +158,9 @@ class Communicator(_core.Communicator):
         _check_type("algorithm", algorithm, str)
         _check_type("root", root, (int, np.integer))
         _check_type("name", name, (str, type(None)))
-        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+        if not 0 <= root < self._size:
+            raise ValueError(f"root {root} is out of range: the group has ranks 0 to {self._size - 1}")
+        if timeout is not None and not (_is_number(timeout) and timeout > 0):
             raise ValueError(f"timeout is {timeout!r}; a positive number of seconds is accepted")
         inputs: list[Array] = []
         outputs: list[Array] = []
@@ -215,6 +215,10 @@ def _check_type(name: str, value: object, accepted: type | tuple[type, ...]) -> 
         raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; {names} is accepted")
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _as_list(x: Any, what: str) -> list[Array]:
     arrays = list(x) if isinstance(x, (list, tuple)) else [x]
     for i, array in enumerate(arrays):
@@ -227,7 +231,9 @@ def _as_list(x: Any, what: str) -> list[Array]:
 def _check_arrays(collective: str, inputs: list[Array], outputs: list[Array], op: str, separate: bool) -> None:
     for i, array in enumerate(inputs):
         if _core._dtype_of(array) < 0:
-            raise TypeError(f"dtype {array.dtype} of tensor {i} cannot take part in a collective; accepted are {_DTYPES}")
+            raise TypeError(
+                f"dtype {array.dtype} of tensor {i} cannot take part in a collective; accepted are {_DTYPES}"
+            )
         if array.dtype.newbyteorder("=") != inputs[0].dtype.newbyteorder("="):
             raise TypeError(
                 f"tensor {i} has dtype {array.dtype} and tensor 0 has {inputs[0].dtype}; one call takes one dtype"

@@ -1,0 +1,141 @@
+"""The report as text: the table, the comparison with a peer, and one line that says it all."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from cases import Config, format_size
+
+Row = dict[str, Any]
+
+_HEADER = ("size", "count", "type", "algorithm", "placement", "median", "p99", "algbw", "busbw", "wrong")
+_UNITS = ("", "elements", "", "", "", "us", "us", "GB/s", "GB/s", "elements")
+# Of the blocks. The scheduler's own housekeeping interrupts a few.
+DISTURBED_PART = 0.1
+
+_LEFT = {"type", "algorithm", "placement"}
+
+
+def rows_as_text(report: dict[str, Any], config: Config) -> str:
+    """The table of all rows and what there is to say about them."""
+    cells = [
+        (
+            format_size(row["bytes"]),
+            str(row["bytes"] // config.element.itemsize),
+            row["dtype"],
+            _label(row, report["chosen"]),
+            row["placement"],
+            _number(row["time_us"]),
+            _number(row["time_us_p99"]),
+            _bandwidth(row["algbw_gbs"]),
+            _bandwidth(row["busbw_gbs"]),
+            str(row["wrong"]) if config.check and config.rewrites else "-",
+        )
+        for row in report["rows"]
+    ]
+    lines = [_grid([_HEADER, _UNITS, *cells], [name in _LEFT for name in _HEADER]), ""]
+    lines += [f"left out: {name} ({reason})" for name, reason in report["left_out"].items()]
+    mixed, blocks = report["mixed"], report["blocks"]
+    if mixed:
+        lines.append(f"{mixed} of {blocks} blocks dropped: the cores moved within them")
+    # With more ranks than cores they take the cores from each other.
+    if report["disturbed"] > DISTURBED_PART * blocks and config.ranks <= len(os.sched_getaffinity(0)):
+        part = report["disturbed"] / blocks
+        lines.append(f"rank 0 was interrupted in {part:.0%} of the blocks: other programs run, and times are too long")
+    return "\n".join(lines).rstrip()
+
+
+def versus_as_text(rows: list[Row], peer: str) -> str:
+    """Peer over ours, by size and placement: the medians of the best way of each. Above 1, ours is faster."""
+    header = ("size", "placement", "ours", "median", peer, "median", f"{peer} / ours")
+    cells = []
+    for nbytes in sorted({row["bytes"] for row in rows}):
+        for placement in sorted({row["placement"] for row in rows if row["bytes"] == nbytes}):
+            here = [row for row in rows if (row["bytes"], row["placement"]) == (nbytes, placement)]
+            ours = _ours([row for row in here if row["peer"] is None])
+            theirs = min((row for row in here if row["peer"]), key=_time, default=None)
+            if ours is None or theirs is None:
+                continue
+            ratio = theirs["time_us"] / ours["time_us"] if ours["time_us"] else math.inf
+            cells.append(
+                (
+                    format_size(nbytes),
+                    placement,
+                    ours["algorithm"],
+                    _number(ours["time_us"]),
+                    theirs["algorithm"],
+                    _number(theirs["time_us"]),
+                    f"{ratio:.2f}" + ("" if ratio >= 1 else "  <- slower"),
+                )
+            )
+    units = ("", "", "", "us", "", "us", "")
+    left = [False, True, True, False, True, False, True]
+    return _grid([header, units, *cells], left)
+
+
+def summary(rows: list[Row], config: Config) -> str:
+    """One line: the time at the smallest size, the bandwidth at the largest, and how much was wrong."""
+    ours = [row for row in rows if row["peer"] is None]
+    sizes = [row["bytes"] for row in ours]
+    first = _ours([row for row in ours if row["bytes"] == min(sizes)])
+    last = _ours([row for row in ours if row["bytes"] == max(sizes)])
+    assert first is not None
+    assert last is not None
+    ranks = f"{config.ranks} rank{'s' if config.ranks > 1 else ''}"
+    start = f"{config.collective}, {ranks}, {first['transport']}: {_number(first['time_us'])} us"
+    if not config.rewrites:
+        return start
+    wrong = f"{total_wrong(ours)} wrong" if config.check else "not checked"
+    return (
+        f"{start} at {format_size(first['bytes'])}, {_bandwidth(last['busbw_gbs'])} GB/s busbw at "
+        f"{format_size(last['bytes'])}, {wrong}"
+    )
+
+
+def total_wrong(rows: list[Row]) -> int:
+    """Wrong elements of all cases; the rows of one case, by placement, share their count."""
+    cases = {(row["algorithm"], row["peer"], row["bytes"]): row["wrong"] for row in rows}
+    return sum(cases.values())
+
+
+def _ours(rows: list[Row]) -> Row | None:
+    """What speaks for ours: "auto" where it was measured, else the fastest."""
+    automatic = [row for row in rows if row["algorithm"] == "auto"]
+    return min(automatic or rows, key=_time, default=None)
+
+
+def _time(row: Row) -> float:
+    return float(row["time_us"])
+
+
+def _label(row: Row, chosen: dict[str, str]) -> str:
+    if row["peer"]:
+        return f"{row['peer']} ({row['algorithm']})"
+    name = chosen.get(str(row["bytes"])) if row["algorithm"] == "auto" else None
+    return f"auto [{name}]" if name else row["algorithm"]
+
+
+def _number(value: float) -> str:
+    """Three digits or so."""
+    if value == 0:
+        return "0"
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.{2 - math.floor(math.log10(value))}f}" if value >= 0.01 else f"{value:.1e}"
+
+
+def _bandwidth(value: float) -> str:
+    return _number(value) if value >= 0.01 else f"{value:.4f}"
+
+
+def _grid(lines: list[tuple[str, ...]], left: list[bool]) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(left))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if to_left else cell.rjust(width)
+            for cell, width, to_left in zip(line, widths, left, strict=True)
+        ).rstrip()
+        for line in lines
+    )

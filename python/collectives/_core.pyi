@@ -1,0 +1,296 @@
+# Written by tools/make_stub.py; do not edit.
+"""The engine of collectives. Use the package, not this module."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, final, overload
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Self, disjoint_base
+
+from .communicator import Work as _PublicWork
+
+_Arrays = TypeVar("_Arrays", bound=npt.NDArray[Any] | Sequence[npt.NDArray[Any]])
+_Out = TypeVar("_Out", bound=npt.NDArray[Any] | Sequence[npt.NDArray[Any]])
+
+@disjoint_base
+class Communicator:
+    """The engine's side of collectives.Communicator."""
+
+    def __new__(cls, handle: object, /) -> Self: ...
+    def _start(
+        self,
+        collective: str,
+        inputs: list[npt.NDArray[Any]],
+        outputs: list[npt.NDArray[Any]],
+        op: str,
+        root: int | np.integer[Any],
+        algorithm: str,
+        deterministic: bool,
+        timeout: float | None,
+        name: str | None,
+        is_async: bool,
+    ) -> Work: ...
+    @overload
+    def all_reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _Arrays:
+        """Reduces ``x`` over all ranks; every rank gets the result.
+
+        ``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It is
+        reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.
+        ``op``: sum, avg, prod, min or max. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.
+
+        Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, PeerError
+        when a rank is gone, DeadlineError after ``timeout``.
+        """
+    @overload
+    def all_reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: _Out,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _Out: ...
+    @overload
+    def all_reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: _Arrays | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _PublicWork: ...
+    @overload
+    def barrier(
+        self,
+        *,
+        algorithm: str = "auto",
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Returns when all ranks have called it."""
+    @overload
+    def barrier(
+        self, *, algorithm: str = "auto", async_op: Literal[True], timeout: float | None = None, name: str | None = None
+    ) -> _PublicWork: ...
+    @overload
+    def broadcast(
+        self,
+        x: _Arrays,
+        root: int | np.integer[Any] = 0,
+        *,
+        out: None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _Arrays:
+        """Copies ``x`` of rank ``root`` into ``x`` (or ``out``) of every rank. See ``all_reduce``."""
+    @overload
+    def broadcast(
+        self,
+        x: _Arrays,
+        root: int | np.integer[Any] = 0,
+        *,
+        out: _Out,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _Out: ...
+    @overload
+    def broadcast(
+        self,
+        x: _Arrays,
+        root: int | np.integer[Any] = 0,
+        *,
+        out: _Arrays | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _PublicWork: ...
+    @overload
+    def reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        root: int | np.integer[Any] = 0,
+        *,
+        out: None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _Arrays:
+        """Reduces ``x`` over all ranks; only ``root`` gets the result, in ``x`` or ``out``. See ``all_reduce``."""
+    @overload
+    def reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        root: int | np.integer[Any] = 0,
+        *,
+        out: _Out,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _Out: ...
+    @overload
+    def reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        root: int | np.integer[Any] = 0,
+        *,
+        out: _Arrays | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> _PublicWork: ...
+
+@final
+class Work:
+    """The engine's side of collectives.Work."""
+
+    @property
+    def algorithm(self) -> str: ...
+    def done(self) -> bool: ...
+    @property
+    def sequence(self) -> int: ...
+    def wait(self, timeout: float = -1.0) -> bool: ...
+
+def _algorithms(collective: str) -> list[Any]: ...
+def _best_isa() -> str: ...
+def _bytes_by_transport(arg0: object, /) -> dict[str, Any]: ...
+def _close(arg0: object, /) -> None: ...
+def _describe(arg0: object, /) -> dict[str, Any]: ...
+def _dtype_of(arg0: object, /) -> int: ...
+def _flag_latency(arg0: object, arg1: int, arg2: int, arg3: float, /) -> float: ...
+def _heap(arg0: object, /) -> tuple[int, int]: ...
+def _isas() -> list[str]: ...
+def _mutations(
+    collective: str,
+    algorithm: str,
+    size: int,
+    root: int = 0,
+    count: int = 1,
+    dtype: str = "float32",
+    memory: str = "private",
+    hosts: Sequence[int] = [],
+    slots: int = 4,
+    slot_bytes: int = 131072,
+    segment_bytes: int = 262144,
+    inline_bytes: int = 40,
+    rank: int = 0,
+) -> list[str]: ...
+def _reduce(
+    isa: str,
+    dtype: str,
+    op: str,
+    finish: bool,
+    divisor: float,
+    sources: Sequence[int],
+    destinations: Sequence[int],
+    count: int,
+) -> None: ...
+def _schedule_text(
+    collective: str,
+    algorithm: str,
+    size: int,
+    root: int = 0,
+    count: int = 1,
+    dtype: str = "float32",
+    memory: str = "private",
+    hosts: Sequence[int] = [],
+    slots: int = 4,
+    slot_bytes: int = 131072,
+    segment_bytes: int = 262144,
+    inline_bytes: int = 40,
+    rank: int = 0,
+) -> str: ...
+def _select(arg0: object, arg1: str, arg2: str, arg3: str, arg4: int, arg5: int, arg6: bool, arg7: bool, /) -> str: ...
+def _survivors(
+    collective: str,
+    algorithm: str,
+    size: int,
+    root: int = 0,
+    count: int = 1,
+    dtype: str = "float32",
+    memory: str = "private",
+    hosts: Sequence[int] = [],
+    slots: int = 4,
+    slot_bytes: int = 131072,
+    segment_bytes: int = 262144,
+    inline_bytes: int = 40,
+    repeats: int = 3,
+) -> tuple[Any, ...]: ...
+def _unsupported(
+    collective: str,
+    algorithm: str,
+    size: int,
+    root: int = 0,
+    count: int = 1,
+    dtype: str = "float32",
+    memory: str = "private",
+    hosts: Sequence[int] = [],
+    slots: int = 4,
+    slot_bytes: int = 131072,
+    segment_bytes: int = 262144,
+    inline_bytes: int = 40,
+) -> str: ...
+def _verify(
+    collective: str,
+    algorithm: str,
+    size: int,
+    root: int = 0,
+    count: int = 1,
+    dtype: str = "float32",
+    memory: str = "private",
+    hosts: Sequence[int] = [],
+    slots: int = 4,
+    slot_bytes: int = 131072,
+    segment_bytes: int = 262144,
+    inline_bytes: int = 40,
+    in_place: bool = False,
+    repeats: int = 2,
+    mutate_rank: int = -1,
+    mutation: int = -1,
+) -> dict[str, Any]: ...
+def build_info() -> dict[str, Any]: ...
+def connect(
+    arg0: int, arg1: Sequence[int], arg2: int, arg3: int, arg4: list[Any], arg5: dict[str, Any], /
+) -> object: ...
+def create_segment(arg0: int, arg1: dict[str, Any], /) -> int: ...
+def isa() -> str: ...
+def local_group(arg0: int, arg1: dict[str, Any], /) -> list[Any]: ...
+def segment_bytes(arg0: int, arg1: dict[str, Any], /) -> int: ...
+def transports() -> dict[str, Any]: ...

@@ -1,0 +1,264 @@
+"""The bench: runs in small form, what it writes, what it refuses, and that it would see a wrong result."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+KEYS = {
+    *("collective", "transport", "algorithm", "memory", "ranks", "bytes", "dtype", "op", "peer", "placement"),
+    *("time_us", "time_us_p99", "algbw_gbs", "busbw_gbs", "wrong", "bytes_by_transport"),
+}
+QUICK = ["--duration", "0.02", "--timeout", "60"]
+
+
+def bench(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(BENCH / "allreduce.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | (environment or {}),
+    )
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Loads a module of the bench, whose names are too common to be left around."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+def test_all_algorithms_of_four_ranks(tmp_path):
+    rows_file, picture = tmp_path / "out.json", tmp_path / "out.png"
+    run = bench(
+        *("-n", 4, "--algorithm", "all", "-b", 8, "-e", "64K", "-f", 8192, "--json", rows_file, "--plot", picture),
+        *QUICK,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "left out: hierarchical " in run.stdout
+    assert run.stdout.splitlines()[-1].startswith("all_reduce, 4 ranks, shm: ")
+    assert run.stdout.splitlines()[-1].endswith(" 0 wrong")
+    assert run.stderr == ""  # no bar where nobody looks
+    rows = json.loads(rows_file.read_text())
+    assert {row["algorithm"] for row in rows} == {"hierarchical_copy", "one_shot", "reduce_to_one", "ring", "two_shot"}
+    assert {row["bytes"] for row in rows} == {8, 65536}
+    for row in rows:
+        assert set(row) == KEYS
+        assert row["wrong"] == 0
+        assert row["peer"] is None
+        assert (row["collective"], row["transport"], row["ranks"], row["op"]) == ("all_reduce", "shm", 4, "sum")
+        assert row["placement"] in ("smt", "near", "far", "unknown")
+        assert 0 < row["time_us"] <= row["time_us_p99"]
+        assert row["busbw_gbs"] == pytest.approx(1.5 * row["algbw_gbs"])
+        assert row["algbw_gbs"] == pytest.approx(row["bytes"] / row["time_us"] / 1e3)
+        assert set(row["bytes_by_transport"]) == {"shm"}
+    pixels = pytest.importorskip("matplotlib.image").imread(picture)
+    assert min(pixels.shape[:2]) > 400
+    assert len(np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "transport"),
+    [
+        (["--transport", "tcp"], "tcp"),
+        (["--transport", "local", "--memory", "symmetric", "--dtype", "bfloat16"], "local"),
+        (["--collective", "broadcast", "--dtype", "int8"], "shm"),
+        (["--collective", "reduce", "--op", "prod", "--dtype", "float16"], "shm"),
+    ],
+)
+def test_two_ranks(tmp_path, arguments, transport):
+    rows_file = tmp_path / "out.json"
+    run = bench("-b", 8, "-e", "32K", "-f", 4096, "--json", rows_file, *arguments, *QUICK)
+    assert run.returncode == 0, run.stderr
+    rows = json.loads(rows_file.read_text())
+    assert {row["bytes"] for row in rows} == {8, 32768}
+    assert {row["transport"] for row in rows} == {transport}
+    assert {row["algorithm"] for row in rows} == {"auto"}
+    assert all(row["wrong"] == 0 and set(row["bytes_by_transport"]) == {transport} for row in rows)
+
+
+def test_barrier_and_a_world_of_one(tmp_path):
+    rows_file = tmp_path / "out.json"
+    run = bench("-n", 1, "--collective", "barrier", "--json", rows_file, *QUICK)
+    assert run.returncode == 0, run.stderr
+    (row,) = json.loads(rows_file.read_text())
+    assert (row["bytes"], row["busbw_gbs"], row["op"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-b", "12Q"], "'12Q' is not a size"),
+        (["-b", "1K", "-e", "8"], "end at 8 bytes, before they begin at 1024"),
+        (["-f", "1"], "a number above 1"),
+        (["-n", "0"], "a number from 1"),
+        (["--algorithm", "fastest"], "hierarchical, hierarchical_copy, one_shot, reduce_to_one, ring, two_shot"),
+        (["--algorithm", "hierarchical"], "all ranks are on one host"),
+        (["--op", "avg", "--dtype", "int32"], "floats"),
+        (["--memory", "symmetric", "--transport", "tcp"], "share memory"),
+        (["--vs", "nobody"], "mpi4py"),
+        (["--vs", "mpi4py", "--transport", "local"], "threads"),
+        (["--vs", "mpi4py=/nowhere"], "python bench/peers/mpi4py.py --install /nowhere"),
+        (["--json", "/nowhere/out.json"], "cannot be written"),
+        (["--plot", "out.xyz"], ".png"),
+        (["--timeout", "-1"], "positive"),
+    ],
+)
+def test_bad_input(arguments, words):
+    run = bench(*arguments, *QUICK[:2])
+    assert run.returncode == 2
+    assert words in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_missing_matplotlib(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'matplotlib' else find(name, *rest)\n"
+    )
+    run = bench("--plot", tmp_path / "x.png", environment={"PYTHONPATH": _path(tmp_path)})
+    assert run.returncode == 2
+    assert "pip install 'collectives[bench]'" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_rank_that_dies_ends_the_run(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, str(BENCH / "allreduce.py"), "-e", "64", "--duration", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.kill(_a_rank_of(process), signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert "PeerError" in errors
+    assert "Traceback" not in errors
+
+
+def test_wrong_results_are_counted(module):
+    check = module("check")
+    for dtype in map(np.dtype, ("float16", "float32", "float64", "int8", "uint64", "bool")):
+        inputs = [check.pattern(dtype, "sum", (1, rank)) for rank in range(3)]
+        expected, tolerance = check.model("all_reduce", "sum", inputs)
+        x = np.empty(3 * check.PERIOD + 5, dtype)
+        check.fill(x, expected.astype(dtype))
+        assert check.count_wrong(x, expected, tolerance) == 0
+        corrupted = [0, check.PERIOD, len(x) - 1]
+        x[corrupted] = ~x[corrupted] if dtype.kind in "biu" else x[corrupted] * dtype.type(1.25) + dtype.type(0.1)
+        assert check.count_wrong(x, expected, tolerance) == len(corrupted)
+        if dtype.kind == "f":
+            x[7] = np.nan
+            assert check.count_wrong(x, expected, tolerance) == len(corrupted) + 1
+
+
+def test_a_missing_contribution_is_wrong(module):
+    check = module("check")
+    inputs = [check.pattern(np.dtype(np.float32), "sum", (1, rank), 100) for rank in range(4)]
+    for op in ("sum", "avg", "prod", "min", "max"):
+        expected, tolerance = check.model("all_reduce", op, inputs)
+        incomplete, _ = check.model("all_reduce", op, inputs[:3])
+        assert check.count_wrong(incomplete.astype(np.float32), expected, tolerance) > 10
+    # What another order of summation gives is right.
+    expected, tolerance = check.model("all_reduce", "sum", inputs)
+    assert check.count_wrong(inputs[3] + (inputs[2] + (inputs[1] + inputs[0])), expected, tolerance) == 0
+
+
+def test_sizes(module):
+    cases = module("cases")
+    assert [cases.parse_size(text) for text in ("8", "1K", "4M", "1G", "1.5k", "2MiB")] == [
+        *(8, 1 << 10, 4 << 20, 1 << 30, 1536, 2 << 20)
+    ]
+    assert cases.size_range(8, 100, 4) == (8, 32)
+    assert cases.size_range(8, 128, 4) == (8, 32, 128)
+    assert cases.size_range(8, 8, 2) == (8,)
+    assert cases.format_size(3 << 19) == "1.5 MiB"
+
+
+def test_bandwidths_are_those_of_nccl_tests(module):
+    factor = module("cases").bus_factor
+    assert factor("all_reduce", 4) == 1.5
+    assert factor("all_reduce", 1) == 0
+    assert factor("broadcast", 4) == factor("reduce", 4) == 1
+
+
+def test_placements_are_kept_apart(module):
+    results = module("results")
+    data = results.CaseData()
+    times = np.array([1.0, 2.0])
+    for _ in range(results.ENOUGH_BLOCKS):
+        data.add(times, "near", "near", 0.01, 1e-6)
+        data.add(3 * times, "far", "far", 0.01, 1e-6)
+    data.add(100 * times, "near", "far", 0.01, 1e-6)
+    data.add(100 * times, "unknown", "unknown", 0.01, 1e-6)
+    kept = data.placements()
+    assert {p: s.max() for p, s in kept.items()} == {"near": 2.0, "far": 6.0}
+    assert len(data.mixed) == 1
+
+
+def test_a_case_always_has_a_row(module):
+    results = module("results")
+    data = results.CaseData()
+    data.add(np.array([1.0]), "near", "far", 0.01, 1e-6)
+    assert list(data.placements()) == ["unknown"]
+
+
+def test_a_peer_is_compared_at_its_best(module):
+    table = module("table")
+    row = {"bytes": 8, "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0}
+    rows = [
+        row,
+        row | {"peer": "mpi4py", "algorithm": "default", "time_us": 3.0},
+        row | {"peer": "mpi4py", "algorithm": "coll_sm", "time_us": 0.5},
+        row | {"placement": "far"},
+    ]
+    lines = table.versus_as_text(rows, "mpi4py").splitlines()
+    assert len(lines) == 3
+    assert "coll_sm" in lines[2]
+    assert lines[2].endswith("0.50  <- slower")
+
+
+def _path(first: Path) -> str:
+    return os.pathsep.join([str(first), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _a_rank_of(process: subprocess.Popen[str]) -> int:
+    """The process of a rank, once it measures: both ranks are there and have threads of the library."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert process.poll() is None
+        ranks = []
+        for entry in Path("/proc").iterdir():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == process.pid and b"spawn_main" in (entry / "cmdline").read_bytes():
+                    ranks.append(int(entry.name))
+            except (OSError, ValueError):
+                continue
+        if len(ranks) == 2:
+            return ranks[0]
+        time.sleep(0.02)
+    raise AssertionError("the ranks did not start")

@@ -1,0 +1,194 @@
+"""The shape of the repository: who includes whom, one algorithm a file, short files, no dangling mentions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+PACKAGE = ROOT / "python" / "collectives"
+PRESENT = {path.name for path in CSRC.iterdir() if path.is_dir()}
+
+# Folder of csrc/: the folders whose files it may include.
+ARROWS = {
+    "core": {"core"},
+    "algorithms": {"core", "algorithms"},
+    "transports": {"core", "transports"},
+    "memory": {"core", "memory"},
+    "reduce": {"core", "reduce"},
+    "verify": {"core", "verify"},
+    "runtime": {"core", "runtime"},
+    "bindings": {"core", "verify", "runtime", "bindings"},
+}
+LEAVES = {"algorithms": "RegisterAlgorithm", "memory": "RegisterMemory"}  # folder: what each of its files calls once
+
+PREFIXES = ("all_reduce_", "broadcast_", "reduce_", "barrier_")  # of the files in algorithms/
+LONGEST = 400  # lines; about 300 is the aim
+MAY_BE_LONGER: set[str] = set()
+
+SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cc", ".cu", ".cuh"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def without_comments(source: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+
+
+def own_includes(source: str) -> list[tuple[str, str]]:
+    """(what is included, its folder in csrc/) for every include of a file of ours; the folder is "" for none."""
+    found = re.findall(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', source, re.MULTILINE)
+    result = []
+    for quoted, angled in found:
+        path = quoted or angled
+        folder = path.split("/")[0] if "/" in path else ""
+        if folder in PRESENT:
+            result.append((path, folder))
+        elif ".." in path:
+            result.append((path, ""))
+    return result
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of the modules that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(node.module or "")
+    return found
+
+
+def test_every_folder_has_its_arrows():
+    assert set(ARROWS) == PRESENT
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_includes(path):
+    folder = path.relative_to(CSRC).parts[0]
+    for included, target in own_includes(path.read_text()):
+        assert target in ARROWS[folder], (
+            f"{name(path)} includes {included}; {folder}/ may include {sorted(ARROWS[folder])} only"
+        )
+        assert (CSRC / included).is_file(), f"{name(path)} includes {included}, which does not exist"
+
+
+def test_the_reader_of_includes_sees_what_it_should():
+    source = '#include "runtime/engine.h"\n #  include <core/types.h>\n#include <vector>\n#include "../core/types.h"\n'
+    assert own_includes(source) == [
+        ("runtime/engine.h", "runtime"),
+        ("core/types.h", "core"),
+        ("../core/types.h", ""),
+    ]
+
+
+@pytest.mark.parametrize("folder", LEAVES)
+def test_one_file_registers_one_thing(folder):
+    for path in sorted((CSRC / folder).glob("*.cc")):
+        count = len(re.findall(rf"\b{LEAVES[folder]}\b", without_comments(path.read_text())))
+        assert count == 1, f"{name(path)} registers {count} descriptors; one file registers one"
+
+
+def test_transports_register_once():
+    count = {}
+    for path in sorted((CSRC / "transports").glob("*.cc")):
+        source = without_comments(path.read_text())
+        if "RegisterTransport" in source:
+            count[path.stem] = len(re.findall(r"\bRegisterTransport\b", source))
+    assert count == {"local": 1, "shm": 1, "tcp": 1}
+
+
+def test_an_algorithm_is_named_in_its_own_file_only():
+    """The engine chooses by descriptors: no name of an algorithm appears in it."""
+    names = {
+        path.stem.removeprefix(c) for path in (CSRC / "algorithms").glob("*.cc") for c in PREFIXES if c in path.stem
+    }
+    assert "ring" in names
+    for path in SOURCES:
+        if path.relative_to(CSRC).parts[0] != "algorithms":
+            literals = set(re.findall(r'"([a-z_]+)"', without_comments(path.read_text())))
+            assert not literals & names, f"{name(path)} names the algorithm {literals & names}"
+
+
+def test_algorithms_say_what_they_do():
+    for path in sorted((CSRC / "algorithms").glob("*.cc")):
+        top = path.read_text().split("\n\n#include")[0].split("\n#include")[0]
+        assert top.startswith("// "), f"{name(path)} does not start with its steps in prose"
+        assert "// Source: " in top, f"{name(path)} does not name its source"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_frameworks_are_imported_in_their_own_folders(path):
+    inside = path.relative_to(PACKAGE).parts[0]
+    for framework in ("tensorflow", "torch", "jax", "keras", "cupy"):
+        home = {"keras": "tensorflow"}.get(framework, framework)
+        found = [module for module in imports(path) if module.split(".")[0] == framework]
+        assert not found or inside == home, f"{name(path)} imports {found}; only {home}/ may"
+
+
+def test_the_environment_is_read_in_one_place():
+    """Our variables are read by _environment.py; launchers only write them."""
+    for path in MODULES:
+        if path.name != "_environment.py":
+            read = re.findall(r"(?:environ(?:\.get\(|\[)|getenv\()\s*f?[\"']COLLECTIVES_\w*", path.read_text())
+            written = re.findall(r"environ\[f?[\"']COLLECTIVES_\w*[\"']\]\s*=[^=]", path.read_text())
+            assert len(read) == len(written), f"{name(path)} reads {read}"
+    for path in SOURCES:
+        variables = re.findall(r'getenv\("(\w+)"', path.read_text())
+        assert not variables or (path.name, variables) == ("reducer.cc", ["COLLECTIVES_ISA"]), name(path)
+
+
+def test_variables_are_documented():
+    used = set()
+    for path in [*SOURCES, *MODULES]:
+        # Macros of the C++ sources have the same prefix; what users can set appears in text or in getenv.
+        pattern = r'"[^"\n]*\b(COLLECTIVES_[A-Z_]+)\b' if path.suffix != ".py" else r"\b(COLLECTIVES_[A-Z_]+[A-Z])\b"
+        used.update(re.findall(pattern, path.read_text()))
+    for place in (PACKAGE / "_environment.py", ROOT / "docs" / "environment.md"):
+        documented = set(re.findall(r"\bCOLLECTIVES_[A-Z_]+[A-Z]\b", place.read_text()))
+        assert used <= documented, f"{name(place)} does not mention {sorted(used - documented)}"
+
+
+def test_files_are_short():
+    long = {}
+    for path in [*SOURCES, *MODULES]:
+        lines = len(path.read_text().splitlines())
+        if lines > LONGEST and name(path) not in MAY_BE_LONGER:
+            long[name(path)] = lines
+    assert not long, f"split these files: {long}"
+
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_what_documents_mention_exists(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    links = {link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
+    missing = {link for link in links if link and not (path.parent / link).exists()}
+    folders = [p.name for p in ROOT.iterdir() if p.is_dir() and (p.name == ".ci" or not p.name.startswith("."))]
+    top = "|".join(re.escape(folder) for folder in folders)
+    for mention in re.findall(rf"`((?:{top})/[^`\s]*)`", text):
+        made = mention.startswith("build/")
+        placeholder = "<" in mention
+        if not made and not placeholder and not list(ROOT.glob(mention.rstrip("/"))):
+            missing.add(mention)
+    assert not missing, f"{name(path)} mentions {sorted(missing)}"
+
+
+def test_the_algorithms_of_the_readme_are_those_of_the_engine():
+    from collectives import _core
+
+    text = (ROOT / "README.md").read_text()
+    for collective in ("all_reduce", "broadcast", "reduce", "barrier"):
+        row = re.search(rf"^\| `{collective}` \|(.*)$", text, re.MULTILINE)
+        assert row, f"README.md has no row for {collective}"
+        assert set(re.findall(r"`(\w+)`", row[1])) == {a["name"] for a in _core._algorithms(collective)}
