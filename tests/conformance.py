@@ -90,7 +90,9 @@ def reduced(arrays: list[Array], op: str) -> tuple[Array, Array, Array]:
     # have to travel in the type of the array, which rounds once more per combination. The reference is rounded too.
     combinations = 1.01 * (n + 1)
     loose = combinations * (u + inner) * scale + n * tiny + 2 * combinations * rounding("float64") * scale
-    tight = combinations * inner * scale + 1.01 * u * np.abs(exact) + tiny + 2 * combinations * rounding("float64") * scale
+    tight = (
+        combinations * inner * scale + 1.01 * u * np.abs(exact) + tiny + 2 * combinations * rounding("float64") * scale
+    )
     return exact, loose, tight
 
 
@@ -156,7 +158,7 @@ def answer(comm: Any, case: Case, most: int) -> tuple[Array, Array]:
 
 
 def check(comm: Any, cases: list[Case], most: int) -> dict[str, Any]:
-    """Runs the cases. Returns a digest of each result (0 where the rank has none), what was wrong, and the bytes moved."""
+    """Runs the cases: a digest of each result (0 where the rank has none), what was wrong, and the bytes moved."""
     digests, failures = [], []
     before = comm.bytes_by_transport()
     for case in cases:

@@ -1,4 +1,4 @@
-"""Calls that are wrong by themselves: a typed error that says what is accepted, on one rank or all, and no harm done."""
+"""Calls that are wrong by themselves: a typed error that says what is accepted, on one rank or all; no harm done."""
 
 from __future__ import annotations
 
@@ -40,14 +40,22 @@ CALLS: dict[str, Bad] = {
     "datetime": (of_dtype("M8[s]"), TypeError, ["datetime64", ACCEPTED]),
     "structured": (of_dtype([("a", "f4")]), TypeError, ["'a'", ACCEPTED]),
     "float8": (lambda c: c.all_reduce(np.zeros(3, "float8_e5m2")), TypeError, ["float8_e5m2", ACCEPTED]),
-    "object dtype in a list": (lambda c: c.all_reduce([one(), one(object)]), TypeError, ["object", "tensor 1", ACCEPTED]),
+    "object dtype in a list": (
+        lambda c: c.all_reduce([one(), one(object)]),
+        TypeError,
+        ["object", "tensor 1", ACCEPTED],
+    ),
     "complex broadcast": (lambda c: c.broadcast(one(np.complex128)), TypeError, ["complex128", ACCEPTED]),
     "object broadcast": (lambda c: c.broadcast(one(object)), TypeError, ["object", ACCEPTED]),
     "read-only in place": (lambda c: c.all_reduce(read_only()), ValueError, ["read-only", "out="]),
     "read-only in a list": (lambda c: c.all_reduce([one(), read_only()]), ValueError, ["read-only", "tensor 1"]),
     "read-only broadcast": (lambda c: c.broadcast(read_only()), ValueError, ["read-only"]),
     "read-only out": (lambda c: c.all_reduce(one(), out=read_only()), ValueError, ["read-only"]),
-    "out of another shape": (lambda c: c.all_reduce(one(), out=np.zeros(6, "f4")), ValueError, ["(6,)", "(5,)", "same"]),
+    "out of another shape": (
+        lambda c: c.all_reduce(one(), out=np.zeros(6, "f4")),
+        ValueError,
+        ["(6,)", "(5,)", "same"],
+    ),
     "out of another rank": (lambda c: c.all_reduce(one(), out=np.zeros((5, 1), "f4")), ValueError, ["(5, 1)", "(5,)"]),
     "out of another dtype": (lambda c: c.all_reduce(one(), out=one(np.float64)), ValueError, ["float64", "float32"]),
     "out not an array": (lambda c: c.all_reduce(one(), out=[0.0] * 5), TypeError, ["out[0]", "float", "numpy.ndarray"]),

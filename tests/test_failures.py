@@ -23,7 +23,11 @@ def call_late(comm: Any, late: int, timeout: float) -> list[Any]:
         pool.hear()
     began = time.monotonic()
     try:
-        comm.all_reduce(np.ones(10), timeout=timeout, name="gradient")
+        x = comm.all_reduce(np.ones(10), timeout=timeout, name="gradient")
+        # Whoever comes late may find all it needs, and then has the right result; no more than that.
+        assert comm.rank == late
+        assert np.all(x == comm.size)
+        comm.all_reduce(np.ones(10), timeout=timeout)
     except Exception as error:
         return [type(error).__name__, str(error), error.peer, time.monotonic() - began]  # type: ignore[attr-defined]
     return ["returned"]
@@ -49,7 +53,7 @@ def test_deadline_names_a_stopped_rank(pools: Pools, transport: str) -> None:
         assert "gradient" in text
         assert "timeout" in text
         assert peer == 1
-        assert 1.2 <= took < 1.2 + SLACK
+        assert 1.1 <= took < 1.2 + SLACK  # told by another, whose clock began a little earlier
     # When it goes on it must hear of it, and get no result.
     group.ranks[1].tell("go on")
     late = group.ranks[1].outcome(time.monotonic() + 20).value
@@ -70,7 +74,7 @@ def test_deadline_between_threads(pools: Pools) -> None:
     for rank, value in enumerate(pools.get(3, "local").run(call_late_in_thread, 0.7)):
         if rank != 1:
             assert value[0] == "DeadlineError"
-            assert 0.7 <= value[1] < 0.7 + SLACK
+            assert 0.6 <= value[1] < 0.7 + SLACK
 
 
 def barrier_alone(comm: Any) -> float:
@@ -220,6 +224,9 @@ def call_all_but_last(comm: Any, asynchronous: bool) -> None:
         comm.all_reduce(np.ones(10), async_op=True).wait()
     else:
         comm.all_reduce(np.ones(10))
+    # The last one may have found all it needs in the first call.
+    assert comm.rank == comm.size - 1
+    comm.barrier()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "async"])
@@ -250,16 +257,16 @@ def test_ctrl_c(pools: Pools, transport: str, asynchronous: bool) -> None:
 def close_in_flight(comm: Any) -> list[str]:
     import collectives
 
-    comm.barrier()
     if comm.rank != 0:
+        pool.say("ready")
+        pool.hear()
         try:
-            for _ in range(100):
-                comm.all_reduce(np.ones(10))
+            for _ in range(21):  # some of the barriers of rank 0 may have got through before it closed
+                comm.barrier()
         except collectives.CollectivesError as error:
             return [type(error).__name__, str(error)]
         return ["no error"]
-    arrays = [np.ones(100) for _ in range(20)]
-    works = [comm.broadcast(a, comm.size - 1, async_op=True) for a in arrays]
+    works = [comm.barrier(async_op=True) for _ in range(20)]
     comm.close()
     found = []
     for work in works:
@@ -269,18 +276,26 @@ def close_in_flight(comm: Any) -> list[str]:
             found.append("no error")
         except collectives.CollectivesError as error:
             found.append(type(error).__name__)
+    pool.say("closed")
     return found
 
 
-@pytest.mark.parametrize("transport", ["local", *PROCESSES])
+@pytest.mark.parametrize("transport", PROCESSES)
 def test_close_with_works_in_flight(pools: Pools, transport: str) -> None:
-    """Nothing hangs; the works fail, on the others too (which happen to call something else)."""
-    outcomes = pools.get(3, transport).outcomes(close_in_flight, limit=20)
+    """Nothing hangs: the works fail, and the others hear of it when they call."""
+    group = pools.get(3, transport)
+    group.start(close_in_flight)
+    for rank in group.ranks:
+        assert rank.event() in ("ready", "closed")
+    for rank in group.ranks[1:]:
+        rank.tell("go on")
+    outcomes = group.collect(20)
     for outcome in outcomes:
         assert outcome.error is None, outcome.text
-    assert set(outcomes[0].value) <= {"ClosedError", "MismatchError"}, outcomes[0].value
+    assert outcomes[0].value == ["ClosedError"] * 20
     for outcome in outcomes[1:]:
-        assert outcome.value[0] in ("ClosedError", "PeerError", "MismatchError"), outcome.value
+        assert outcome.value[0] in ("ClosedError", "PeerError"), outcome.value
+        assert "rank 0" in outcome.value[1]
 
 
 def drop_works(comm: Any) -> float:

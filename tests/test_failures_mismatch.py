@@ -1,7 +1,8 @@
-"""Ranks that disagree: every rank raises MismatchError, at once, with both ranks and both values, and returns nothing."""
+"""Ranks that disagree: every rank raises MismatchError, at once, with both ranks and values, and returns nothing."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable
@@ -155,7 +156,12 @@ def contradict(comm: Any, kind: str, culprit: int, algorithms: tuple[str, str] |
                 comm.all_reduce(np.ones(3))
                 report["returned again"] = True
         except Exception as error:
-            report[moment] = (type(error).__name__, str(error), getattr(error, "peer", None), getattr(error, "rank", None))
+            report[moment] = (
+                type(error).__name__,
+                str(error),
+                getattr(error, "peer", None),
+                getattr(error, "rank", None),
+            )
         if moment == "first":
             report["took"] = time.monotonic() - report["began"]
     report["untouched"] = side.empties > 0 or before == [a.tobytes() for a in arrays]
@@ -203,7 +209,7 @@ def test_every_rank_raises(pools: Pools, n: int, transport: str, kind: str) -> N
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
 def test_algorithms(pools: Pools, transport: str) -> None:
     names = pools.get(3, transport).run(usable_algorithms)[0]["all_reduce"]
-    for culprit, (one, other) in enumerate(zip(names, names[1:], strict=False)):
+    for culprit, (one, other) in enumerate(itertools.pairwise(names)):
         reports = pools.get(3, transport).run(contradict, "", culprit % 3, (one, other), limit=30)
         judge(reports, ["algorithm", one, other], culprit % 3)
 

@@ -71,15 +71,21 @@ Communicator::~Communicator() {
   }
 }
 
+// Before the lock is taken: at the time of the fork a thread that the child does not have may have held it.
+void Communicator::refuse_after_fork() const {
+  if (Engine::forked()) {
+    ErrorContext context;
+    context.rank = rank();
+    throw CollectivesError(ErrorKind::kForked,
+                           "this process was forked from one that used the communicator; only the parent can use it. "
+                           "Start processes with the spawn method",
+                           context);
+  }
+}
+
 void Communicator::check_usable() const {
   ErrorContext context;
   context.rank = rank();
-  if (Engine::forked()) {
-    throw CollectivesError(ErrorKind::kForked,
-                           "this process was forked from one that used the communicator; only the parent can use it. "
-                           "Start processes with the spawn method, or call collectives.init() in the child alone",
-                           context);
-  }
   if (closed_) {
     throw CollectivesError(ErrorKind::kClosed, "the communicator is closed; call collectives.init() for a new one",
                            context);
@@ -183,6 +189,7 @@ void Communicator::bind(Work& work, const Call& call, const Signature& signature
 }
 
 bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
+  refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
   work = spare_ != nullptr ? std::move(spare_) : std::make_shared<Work>();
   spare_.reset();
@@ -212,6 +219,7 @@ void Communicator::keep_spare(std::shared_ptr<Work> work) {
 }
 
 std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
+  refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
   auto work = std::make_shared<Work>();
   prepare(*work, call);
@@ -225,6 +233,7 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
 
 bool Communicator::wait(Work& work, double timeout_s) {
   if (!work.finished()) {
+    refuse_after_fork();
     const std::lock_guard guard(engine_->lock());
     engine_->wait([&] { return work.finished(); }, timeout_s);
   }
@@ -296,7 +305,11 @@ void Communicator::activate() {
 bool Communicator::step(Work& work, int spins) {
   switch (executor_->run(work, spins)) {
     case Progress::kDone:
-      complete(work);
+      if (stopped(work)) {
+        finish(work, *error_);
+      } else if (!work.finished()) {
+        complete(work);
+      }
       return true;
     case Progress::kMismatch:
       mismatch(work);
@@ -308,6 +321,10 @@ bool Communicator::step(Work& work, int spins) {
 }
 
 bool Communicator::drive() {
+  if (driving_) {
+    return false;  // a peer was lost in the middle of a step
+  }
+  driving_ = true;
   bool moved = false;
   activate();
   const int spins = active_.size() <= 1 ? engine_->spins() : 1;
@@ -329,6 +346,7 @@ bool Communicator::drive() {
       ++i;
     }
   }
+  driving_ = false;
   return moved;
 }
 

@@ -88,7 +88,10 @@ class Communicator {
   Report mismatch_report(const Work& work) const;
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  void refuse_after_fork() const;
   void check_usable() const;
+  bool stopped(const Work& work);
+  void hear_reports();
   void check_time(Work& work, Clock::time_point now);
   void finish(Work& work, const Report& report);
   std::string who(int rank) const;
@@ -110,6 +113,7 @@ class Communicator {
   std::unique_ptr<Report> error_;
   bool told_ = false;
   bool closed_ = false;
+  bool driving_ = false;
 };
 
 }  // namespace collectives

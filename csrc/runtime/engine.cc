@@ -221,17 +221,18 @@ void Engine::look_after() {
   }
 }
 
-// Notices peers that died or left, and what their links report.
+void Engine::lose(Peer& peer, Peer::State state, const std::string& why) {
+  peer.state = state;
+  peer.why = why;
+  for (Communicator* communicator : communicators_) {
+    communicator->peer_gone(peer);
+  }
+}
+
+// Notices peers that died or left.
 void Engine::watch_peers() {
-  const auto gone = [&](Peer& peer, Peer::State state, const std::string& why) {
-    peer.state = state;
-    peer.why = why;
-    for (Communicator* communicator : communicators_) {
-      communicator->peer_gone(peer);
-    }
-  };
   std::vector<pollfd> descriptors;
-  for (Peer& peer : peers_) {
+  for (const Peer& peer : peers_) {
     const bool there = peer.state == Peer::State::kThere;
     descriptors.push_back({there ? peer.control_fd : -1, POLLIN, 0});
     descriptors.push_back({there ? peer.pid_fd : -1, POLLIN, 0});
@@ -239,30 +240,34 @@ void Engine::watch_peers() {
   poll(descriptors.data(), descriptors.size(), 0);
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     Peer& peer = peers_[r];
-    if (peer.state != Peer::State::kThere) {
-      continue;
+    if (peer.state == Peer::State::kThere && (descriptors[2 * r].revents != 0 || descriptors[2 * r + 1].revents != 0)) {
+      const bool left = std::any_of(communicators_.begin(), communicators_.end(),
+                                    [&](const Communicator* c) { return c->has_left(peer.rank); });
+      lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : "it died");
     }
-    if (descriptors[2 * r].revents != 0 || descriptors[2 * r + 1].revents != 0) {
-      bool left = false;
-      for (const Communicator* communicator : communicators_) {
-        left = left || communicator->has_left(peer.rank);
-      }
-      gone(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : "it died");
-      continue;
+  }
+  for (Peer& peer : peers_) {
+    if (peer.state == Peer::State::kThere && peer.link != nullptr) {
+      peer.link->progress();
     }
+  }
+  hear_links();
+}
+
+// What links have reported besides data.
+void Engine::hear_links() {
+  for (Peer& peer : peers_) {
     if (peer.link == nullptr) {
       continue;
     }
-    peer.link->progress();
     for (LinkEvent event = peer.link->event(); event.kind != LinkEvent::Kind::kNone; event = peer.link->event()) {
       if (event.kind == LinkEvent::Kind::kAborted) {
         for (Communicator* communicator : communicators_) {
           communicator->reported(peer.rank, Report::decode(event.text));
         }
-      } else if (event.kind == LinkEvent::Kind::kClosed) {
-        gone(peer, Peer::State::kLeft, "it has left the group");
-      } else {
-        gone(peer, Peer::State::kDead, event.text);
+      } else if (peer.state == Peer::State::kThere) {
+        const bool left = event.kind == LinkEvent::Kind::kClosed;
+        lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : event.text);
       }
     }
   }

@@ -55,6 +55,9 @@ class Engine {
   // released and taken again on the way.
   bool wait(const std::function<bool()>& finished, double timeout_s);
 
+  // Acts on what links have reported besides data.
+  void hear_links();
+
   // Makes sure that works in flight go on while nobody waits.
   void start_progress_thread();
 
@@ -65,6 +68,7 @@ class Engine {
   bool drive();
   void look_after();
   void watch_peers();
+  void lose(Peer& peer, Peer::State state, const std::string& why);
   void sleep(int milliseconds);
   void progress_loop();
   bool busy() const;

@@ -236,20 +236,37 @@ void Communicator::peer_gone(const Peer& peer) {
   fail(report);
 }
 
+// Fails when another rank that maps this one's memory has said so.
+void Communicator::hear_reports() {
+  if (domain_ == nullptr || domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
+    return;
+  }
+  for (int r = 0; r < size() && error_ == nullptr; ++r) {
+    Report report;
+    if (r != rank() && collect(r, &report)) {
+      fail(report);
+    }
+  }
+}
+
+// True when a work that has all it needs must fail all the same: ranks that gave up on this collective may have left
+// their part of it before they did.
+bool Communicator::stopped(const Work& work) {
+  if (error_ == nullptr) {
+    hear_reports();
+    if (!work.streams.empty()) {
+      engine_->hear_links();
+    }
+  }
+  return error_ != nullptr && error_->sequence <= static_cast<std::int64_t>(work.sequence);
+}
+
 // What only needs a look every few milliseconds.
 void Communicator::look_after(Clock::time_point now) {
   if (error_ != nullptr || closed_) {
     return;
   }
-  if (domain_ != nullptr && domain_->control(rank()).aborted.load(std::memory_order_acquire) != 0) {
-    for (int r = 0; r < size(); ++r) {
-      Report report;
-      if (r != rank() && collect(r, &report)) {
-        fail(report);
-        return;
-      }
-    }
-  }
+  hear_reports();
   const std::vector<std::shared_ptr<Work>> works = active_;
   for (const auto& work : works) {
     if (error_ != nullptr || work->finished()) {

@@ -183,7 +183,7 @@ class Communicator(_core.Communicator):
                 i.copy() if np.shares_memory(i, o) and not _same_memory(i, o) else i
                 for i, o in zip(contiguous_in, outputs, strict=True)
             ]
-            contiguous_out = [o if _is_plain(o) else np.empty(o.shape, o.dtype) for o in outputs]
+            contiguous_out = [o if _is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in outputs]
         work = self._start(
             collective,
             contiguous_in,
