@@ -132,7 +132,7 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
     set_python_error();
     return nullptr;
   }
-  PyObject* result = kind == Collective::kBarrier ? Py_None : a.out != nullptr ? a.out : a.x;
+  PyObject* result = kind == Collective::kBarrier ? Py_None : a.out != nullptr && a.out != Py_None ? a.out : a.x;
   Py_INCREF(result);
   return result;
 }

@@ -1,6 +1,7 @@
 #include "bindings/work.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -66,6 +67,22 @@ std::vector<Span> spans(const py::list& arrays) {
   return result;
 }
 
+// Two tensors of one call that share memory would both be written.
+void refuse_overlap(const std::vector<Span>& spans) {
+  std::vector<std::size_t> order(spans.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::erase_if(order, [&](std::size_t i) { return spans[i].bytes == 0; });
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return spans[a].data < spans[b].data; });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const Span& before = spans[order[i - 1]];
+    if (before.data + before.bytes > spans[order[i]].data) {
+      const auto [first, second] = std::minmax(order[i - 1], order[i]);
+      throw ArgumentError("tensor " + std::to_string(first) + " and tensor " + std::to_string(second) +
+                          " share memory and both would be written; pass arrays that do not overlap");
+    }
+  }
+}
+
 int algorithm_number(Collective kind, const std::string& text, const Communicator& communicator, const Call& call) {
   if (text == "auto") {
     return 0;
@@ -111,6 +128,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   call.name = tuple[8].is_none() ? std::string() : tuple[8].cast<std::string>();
   call.input = spans(work->inputs);
   call.output = spans(work->outputs);
+  refuse_overlap(call.output);
   const bool async = tuple[9].cast<bool>();
   {
     const py::gil_scoped_release unlocked;

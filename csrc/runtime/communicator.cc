@@ -99,6 +99,9 @@ void Communicator::check_usable() const {
 }
 
 void Communicator::prepare(Work& work, const Call& call) {
+  if (heard_ != nullptr && error_ == nullptr) {
+    fail(*heard_);
+  }
   check_usable();
   if (call.root < 0 || call.root >= size()) {
     throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +

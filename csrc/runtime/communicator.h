@@ -67,7 +67,8 @@ class Communicator {
   bool drive();
   bool busy() const { return !active_.empty() || !queued_.empty(); }
   void look_after(Clock::time_point now);
-  void fail(const Report& report);
+  // about: the work that has failed, where it is not among those in flight.
+  void fail(const Report& report, const Work* about = nullptr);
   void peer_gone(const Peer& peer);
   void reported(int rank, const Report& report);
   bool has_left(int rank) const;
@@ -85,13 +86,15 @@ class Communicator {
   void complete(Work& work);
   void update_completed();
   void mismatch(Work& work);
-  Report mismatch_report(const Work& work) const;
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  std::string tensor_detail(int a, int b);
   void refuse_after_fork() const;
   void check_usable() const;
   bool stopped(const Work& work);
+  void hear(const Report& report);
   void hear_reports();
+  void heed_reports(Clock::time_point now);
   void check_time(Work& work, Clock::time_point now);
   void finish(Work& work, const Report& report);
   std::string who(int rank) const;
@@ -110,6 +113,8 @@ class Communicator {
   std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links
+  std::unique_ptr<Report> heard_;   // the first that another rank has sent
+  Clock::time_point heard_at_;
   std::unique_ptr<Report> error_;
   bool told_ = false;
   bool closed_ = false;

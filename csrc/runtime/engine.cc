@@ -102,13 +102,21 @@ Engine::~Engine() {
     thread_.join();
   }
   for (Peer& peer : peers_) {
-    if (peer.link != nullptr) {
-      peer.link->shut_down();
-    }
     close_descriptor(peer.control_fd);
     close_descriptor(peer.pid_fd);
   }
   close_descriptor(doorbell_);
+}
+
+void Engine::leave() {
+  if (!std::all_of(communicators_.begin(), communicators_.end(), [](const Communicator* c) { return c->closed(); })) {
+    return;
+  }
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr) {
+      peer.link->shut_down();
+    }
+  }
 }
 
 bool Engine::forked() { return g_forked.load(std::memory_order_relaxed); }

@@ -48,6 +48,9 @@ class Engine {
   // Looks at a flag this often before it does anything else. Small when ranks outnumber cores.
   int spins() const { return spins_; }
 
+  // Says good-bye to the peers when all communicators are closed.
+  void leave();
+
   void attach(Communicator* communicator);
   void detach(Communicator* communicator);
 

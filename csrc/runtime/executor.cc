@@ -43,14 +43,19 @@ void Executor::begin(Work& work) {
     work.scratch.resize(plan.schedule.scratch_bytes);
   }
   for (const int peer : plan.peers) {
-    Stream& stream = work.streams.emplace_back();
-    stream.key = {communicator_, work.sequence};
-    stream.signature = plan.signature;
-    links_[peer]->open(stream);
+    open_stream(work, peer);
   }
   if (!plan.signals_header && !mapped_peers_.empty()) {
     signal(work, {kHeaderFlag, static_cast<std::uint16_t>(rank_), 0});
   }
+}
+
+void Executor::open_stream(Work& work, int peer) {
+  Stream& stream = work.streams.emplace_back();
+  work.stream_peers.push_back(peer);
+  stream.key = {communicator_, work.sequence};
+  stream.signature = work.plan->signature;
+  links_[peer]->open(stream);
 }
 
 void Executor::end(Work& work) {
@@ -58,9 +63,10 @@ void Executor::end(Work& work) {
     return;
   }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
-    links_[work.plan->peers[i]]->close(work.streams[i]);
+    links_[work.stream_peers[i]]->close(work.streams[i]);
   }
   work.streams.clear();
+  work.stream_peers.clear();
   work.sends.clear();
   work.receives.clear();
   work.flat.clear();
@@ -239,7 +245,7 @@ Executor::Look Executor::settle(Work& work, bool sends) {
   bool outstanding = false;
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
     Stream& stream = work.streams[i];
-    const int peer = work.plan->peers[i];
+    const int peer = work.stream_peers[i];
     if (!stream.sends.empty() || !stream.receives.empty()) {
       links_[peer]->progress();
     }
@@ -343,7 +349,7 @@ std::vector<int> Executor::missing(const Work& work) const {
   }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
     if (!work.streams[i].receives.empty() || !work.streams[i].sends.empty()) {
-      ranks.push_back(work.plan->peers[i]);
+      ranks.push_back(work.stream_peers[i]);
     }
   }
   std::sort(ranks.begin(), ranks.end());
@@ -351,14 +357,22 @@ std::vector<int> Executor::missing(const Work& work) const {
   return ranks;
 }
 
-bool Executor::find_mismatch(const Work& work) {
+bool Executor::find_mismatch(Work& work) {
   for (const int r : mapped_peers_) {
     if (look_header(work, r) == Look::kDiffers) {
       return true;
     }
   }
+  // A rank that disagrees may talk to this one although this one's schedule has nothing to do with it.
+  for (int r = 0; !work.plan->peers.empty() && r < static_cast<int>(links_.size()); ++r) {
+    const bool known = std::find(work.stream_peers.begin(), work.stream_peers.end(), r) != work.stream_peers.end();
+    const bool mapped = std::find(mapped_peers_.begin(), mapped_peers_.end(), r) != mapped_peers_.end();
+    if (links_[r] != nullptr && !known && !mapped) {
+      open_stream(work, r);
+    }
+  }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
-    if (work.streams[i].peer_seen && differs(work.plan->peers[i], work.streams[i].peer_signature, work)) {
+    if (work.streams[i].peer_seen && differs(work.stream_peers[i], work.streams[i].peer_signature, work)) {
       return true;
     }
   }

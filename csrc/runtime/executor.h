@@ -33,7 +33,7 @@ class Executor {
   const Signature& mismatched_signature() const { return mismatched_signature_; }
   // Compares the header lines of all mapped ranks and the signatures that links have brought; true when one differs. For
   // works that have been blocked for a while: ranks that disagree may be waiting for different things.
-  bool find_mismatch(const Work& work);
+  bool find_mismatch(Work& work);
 
   // The highest number of completed collectives that rank r is known to have reached.
   std::vector<std::uint64_t>& peers_completed() { return peers_completed_; }
@@ -46,6 +46,7 @@ class Executor {
   bool differs(int rank, const Signature& theirs, const Work& work);
   void signal(const Work& work, const FlagRef& flag);
   void wake_peers();
+  void open_stream(Work& work, int peer);
   std::byte* address(Work& work, const Operand& operand, std::int64_t done) const;
   void move(Work& work, const Step& step);
   template <typename Place>

@@ -13,6 +13,7 @@ namespace collectives {
 namespace {
 
 constexpr auto kReportPatience = std::chrono::seconds(1);
+constexpr auto kGrace = std::chrono::milliseconds(200);
 
 double seconds_since(Clock::time_point then, Clock::time_point now) {
   return std::chrono::duration<double>(now - then).count();
@@ -114,35 +115,74 @@ bool Communicator::collect(int r, Report* report) const {
 
 void Communicator::reported(int r, const Report& report) {
   received_[r] = report;
-  fail(report);
+  hear(report);
+}
+
+void Communicator::hear(const Report& report) {
+  if (heard_ == nullptr) {
+    heard_ = std::make_unique<Report>(report);
+    heard_at_ = Clock::now();
+  }
 }
 
 // The communicator is unusable from here on, and every pending work ends with the error. All other ranks are told, even
 // when this one was told itself: whoever told it may have died before it had told everyone.
-void Communicator::fail(const Report& report) {
+void Communicator::fail(const Report& report, const Work* about) {
   if (error_ != nullptr) {
     return;
   }
   error_ = std::make_unique<Report>(report);
   Report own = report;
   own.reporter = rank();
-  const Work* current = !active_.empty() ? active_.front().get() : !queued_.empty() ? queued_.front().get() : nullptr;
-  if (report.kind == ErrorKind::kMismatch && current != nullptr) {
-    const Report mine = mismatch_report(*current);
-    own.name = mine.name;
-    own.counts = mine.counts;
+  const Work* current = about != nullptr    ? about
+                        : !active_.empty() ? active_.front().get()
+                        : !queued_.empty() ? queued_.front().get()
+                                           : nullptr;
+  if (current != nullptr) {
+    own.name = current->name;
+    own.counts = current->counts;
   }
   tell(own);
-  const auto pending = [&] {
-    std::vector<std::shared_ptr<Work>> works(active_.begin(), active_.end());
-    works.insert(works.end(), queued_.begin(), queued_.end());
-    return works;
-  }();
+  if (report.kind == ErrorKind::kMismatch) {
+    received_[rank()] = own;
+    error_->text += tensor_detail(report.culprit, report.other);
+  }
+  std::vector<std::shared_ptr<Work>> pending(active_.begin(), active_.end());
+  pending.insert(pending.end(), queued_.begin(), queued_.end());
   for (const auto& work : pending) {
-    finish(*work, report);
+    finish(*work, *error_);
   }
   active_.clear();
   queued_.clear();
+}
+
+// Which tensor two ranks disagree about. Signatures do not tell, but both ranks send the lengths of theirs when they hear
+// of the failure, so their reports are worth waiting for, a moment at most.
+std::string Communicator::tensor_detail(int a, int b) {
+  Report first;
+  Report second;
+  const auto until = Clock::now() + kReportPatience;
+  while (!(collect(a, &first) && collect(b, &second)) && Clock::now() < until) {
+    bool there = false;
+    for (const int r : {a, b}) {
+      Peer* peer = r >= 0 && r < size() && r != rank() ? &engine_->peers()[r] : nullptr;
+      there = there || (peer != nullptr && peer->state == Peer::State::kThere);
+      if (peer == nullptr || peer->link == nullptr) {
+        continue;
+      }
+      peer->link->progress();
+      for (LinkEvent event = peer->link->event(); event.kind != LinkEvent::Kind::kNone; event = peer->link->event()) {
+        if (event.kind == LinkEvent::Kind::kAborted) {
+          received_[r] = Report::decode(event.text);
+        } else {
+          peer->state = Peer::State::kLeft;
+        }
+      }
+    }
+    std::this_thread::yield();
+  }
+  const std::string text = tensor_difference(first, second);
+  return text.empty() ? text : "; " + text;
 }
 
 void Communicator::finish(Work& work, const Report& report) {
@@ -163,54 +203,29 @@ void Communicator::finish(Work& work, const Report& report) {
   if (report.reporter >= 0 && report.reporter != rank() && report.kind != ErrorKind::kMismatch) {
     text += " (reported by " + who(report.reporter) + ")";
   }
+  if (report.kind == ErrorKind::kMismatch) {
+    text += "; all ranks must issue the same collectives in the same order";
+  }
   work.error = std::make_unique<CollectivesError>(report.kind, text, context);
   work.state.store(WorkState::kFailed, std::memory_order_release);
 }
 
-Report Communicator::mismatch_report(const Work& work) const {
-  Report report;
-  report.kind = ErrorKind::kMismatch;
-  report.reporter = rank();
-  report.sequence = static_cast<std::int64_t>(work.sequence);
-  report.name = work.name;
-  report.counts = work.counts;
-  return report;
-}
-
-// Ranks disagree about a collective. Both tell all others, then each waits a moment for the other's report: it names the
-// tensor where the signatures alone do not.
+// Ranks disagree about a collective.
 void Communicator::mismatch(Work& work) {
   const int other = executor_->mismatched_rank();
   const Signature& mine = work.plan->signature;
   const Signature theirs = executor_->mismatched_signature();
-  Report report = mismatch_report(work);
   const bool lower = rank() < other;
+  Report report;
+  report.kind = ErrorKind::kMismatch;
+  report.reporter = rank();
   report.culprit = lower ? rank() : other;
   report.other = lower ? other : rank();
-  const std::string differences = lower ? difference(mine, rank(), theirs, other) : difference(theirs, other, mine, rank());
-  const std::string advice = "; all ranks must issue the same collectives in the same order";
-  report.text = "ranks disagree: " + differences + advice;
-  tell(report);
-  Report answer;
-  const auto until = Clock::now() + kReportPatience;
-  while (!collect(other, &answer) && Clock::now() < until) {
-    if (Peer& peer = engine_->peers()[other]; peer.link != nullptr) {
-      peer.link->progress();
-      if (const LinkEvent event = peer.link->event(); event.kind == LinkEvent::Kind::kAborted) {
-        received_[other] = Report::decode(event.text);
-      } else if (event.kind != LinkEvent::Kind::kNone) {
-        break;
-      }
-    }
-    std::this_thread::yield();
-  }
-  const Report own = report;
-  const std::string tensors = lower ? tensor_difference(own, answer) : tensor_difference(answer, own);
-  if (!tensors.empty()) {
-    report.text = "ranks disagree: " + differences + "; " + tensors + advice;
-  }
-  finish(work, report);
-  fail(report);
+  report.sequence = static_cast<std::int64_t>(work.sequence);
+  report.text =
+      "ranks disagree: " + (lower ? difference(mine, rank(), theirs, other) : difference(theirs, other, mine, rank()));
+  fail(report, &work);
+  finish(work, *error_);
 }
 
 void Communicator::peer_gone(const Peer& peer) {
@@ -236,15 +251,15 @@ void Communicator::peer_gone(const Peer& peer) {
   fail(report);
 }
 
-// Fails when another rank that maps this one's memory has said so.
+// Looks whether another rank that maps this one's memory has failed.
 void Communicator::hear_reports() {
-  if (domain_ == nullptr || domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
+  if (heard_ != nullptr || domain_ == nullptr || domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
     return;
   }
-  for (int r = 0; r < size() && error_ == nullptr; ++r) {
+  for (int r = 0; r < size(); ++r) {
     Report report;
     if (r != rank() && collect(r, &report)) {
-      fail(report);
+      hear(report);
     }
   }
 }
@@ -252,13 +267,28 @@ void Communicator::hear_reports() {
 // True when a work that has all it needs must fail all the same: ranks that gave up on this collective may have left
 // their part of it before they did.
 bool Communicator::stopped(const Work& work) {
-  if (error_ == nullptr) {
-    hear_reports();
-    if (!work.streams.empty()) {
-      engine_->hear_links();
-    }
+  hear_reports();
+  if (!work.streams.empty()) {
+    engine_->hear_links();
+  }
+  if (error_ == nullptr && heard_ != nullptr && heard_->sequence <= static_cast<std::int64_t>(work.sequence)) {
+    fail(*heard_, &work);
   }
   return error_ != nullptr && error_->sequence <= static_cast<std::int64_t>(work.sequence);
+}
+
+// Fails when another rank has. Collectives before the one that failed there can still end well, so they get a moment.
+void Communicator::heed_reports(Clock::time_point now) {
+  hear_reports();
+  if (heard_ == nullptr || error_ != nullptr) {
+    return;
+  }
+  const auto earlier = [&](const auto& work) { return static_cast<std::int64_t>(work->sequence) < heard_->sequence; };
+  const bool wait = std::any_of(active_.begin(), active_.end(), earlier) ||
+                    std::any_of(queued_.begin(), queued_.end(), earlier);
+  if (!wait || now - heard_at_ > kGrace) {
+    fail(*heard_);
+  }
 }
 
 // What only needs a look every few milliseconds.
@@ -266,7 +296,7 @@ void Communicator::look_after(Clock::time_point now) {
   if (error_ != nullptr || closed_) {
     return;
   }
-  hear_reports();
+  heed_reports(now);
   const std::vector<std::shared_ptr<Work>> works = active_;
   for (const auto& work : works) {
     if (error_ != nullptr || work->finished()) {
@@ -353,8 +383,11 @@ void Communicator::interrupt() {
 }
 
 void Communicator::close() {
+  if (Engine::forked()) {
+    return;
+  }
   const std::lock_guard guard(engine_->lock());
-  if (closed_ || Engine::forked()) {
+  if (closed_) {
     return;
   }
   if (!active_.empty() || !queued_.empty()) {
@@ -366,6 +399,7 @@ void Communicator::close() {
     fail(report);
   }
   closed_ = true;
+  engine_->leave();
   if (domain_ != nullptr) {
     domain_->control(rank()).left.store(1 + next_sequence_, std::memory_order_release);
     for (int r = 0; r < size(); ++r) {

@@ -63,7 +63,8 @@ struct Work {
   std::int64_t iterations = 0;
 
   // Messages.
-  std::deque<Stream> streams;  // one per plan->peers
+  std::deque<Stream> streams;     // to plan->peers, in their order, and perhaps to others
+  std::vector<int> stream_peers;  // the rank at the other end of each
   std::deque<Span> flat;       // what cursors over contiguous memory point to
   std::deque<SendRequest> sends;
   std::deque<ReceiveRequest> receives;
