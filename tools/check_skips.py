@@ -29,8 +29,10 @@ def allowed(text: str) -> list[tuple[str, str]]:
 
 def node_id(case: ET.Element) -> str:
     """The id that pytest prints, from the names in the report."""
-    module = case.get("classname", "").replace(".", "/")
-    return f"{module}.py::{case.get('name', '')}" if module else case.get("name", "")
+    words = case.get("classname", "").split(".")
+    classes = [word for word in words if word.startswith("Test")]
+    module = "/".join(word for word in words if word not in classes)
+    return "::".join([*([f"{module}.py"] if module else []), *classes, case.get("name", "")])
 
 
 def skipped(report: Path) -> list[tuple[str, str]]:

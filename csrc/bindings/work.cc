@@ -1,7 +1,6 @@
 #include "bindings/work.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -67,19 +66,40 @@ std::vector<Span> spans(const py::list& arrays) {
   return result;
 }
 
-// Two tensors of one call that share memory would both be written.
-void refuse_overlap(const std::vector<Span>& spans) {
-  std::vector<std::size_t> order(spans.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::erase_if(order, [&](std::size_t i) { return spans[i].bytes == 0; });
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return spans[a].data < spans[b].data; });
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const Span& before = spans[order[i - 1]];
-    if (before.data + before.bytes > spans[order[i]].data) {
-      const auto [first, second] = std::minmax(order[i - 1], order[i]);
-      throw ArgumentError("tensor " + std::to_string(first) + " and tensor " + std::to_string(second) +
-                          " share memory and both would be written; pass arrays that do not overlap");
+// Refuses tensors of one call that share memory when one of them would be written: the result would depend on the order.
+// A tensor may be its own output.
+void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& outputs, bool in_place) {
+  struct Piece {
+    const std::byte* begin;
+    const std::byte* end;
+    std::size_t tensor;
+    bool written;
+  };
+  std::vector<Piece> pieces;
+  const auto add = [&](const std::vector<Span>& spans, bool written) {
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      if (spans[i].bytes > 0) {
+        pieces.push_back({spans[i].data, spans[i].data + spans[i].bytes, i, written});
+      }
     }
+  };
+  add(outputs, true);
+  if (!in_place) {
+    add(inputs, false);
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  const Piece* reach[2] = {nullptr, nullptr};  // what reaches furthest so far, of inputs and of outputs
+  for (const Piece& piece : pieces) {
+    for (const Piece* before : reach) {
+      if (before != nullptr && before->end > piece.begin && (before->written || piece.written) &&
+          (before->tensor != piece.tensor || before->written == piece.written)) {
+        const auto [first, second] = std::minmax(before->tensor, piece.tensor);
+        throw ArgumentError("tensor " + std::to_string(first) + " and tensor " + std::to_string(second) +
+                            " share memory that would be written; pass arrays that do not overlap");
+      }
+    }
+    const Piece*& furthest = reach[piece.written ? 1 : 0];
+    furthest = furthest == nullptr || piece.end > furthest->end ? &piece : furthest;
   }
 }
 
@@ -128,7 +148,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   call.name = tuple[8].is_none() ? std::string() : tuple[8].cast<std::string>();
   call.input = spans(work->inputs);
   call.output = spans(work->outputs);
-  refuse_overlap(call.output);
+  refuse_overlap(call.input, call.output, work->inputs.is(work->outputs));
   const bool async = tuple[9].cast<bool>();
   {
     const py::gil_scoped_release unlocked;
