@@ -11,9 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
-
 from collectives import _core
+from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 

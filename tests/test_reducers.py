@@ -11,10 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from collectives import _core
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from collectives import _core
 
 ISAS: list[str] = _core._isas()
 FLOATS = ["float16", "bfloat16", "float32", "float64"]

@@ -1,8 +1,8 @@
 // hierarchical all-reduce: within hosts by shared memory, between hosts by the network.
 //
-// The lowest rank of every host is its leader. Leaders reduce the buffers of their host, segment by segment; all leaders
-// together all-reduce the sums around a ring; leaders send the result to their host. Only the leaders' traffic crosses the
-// network: 2 (h-1)/h S bytes per host for h hosts, however many ranks a host has.
+// The lowest rank of every host is its leader. Leaders reduce the buffers of their host, segment by segment; all
+// leaders together all-reduce the sums around a ring; leaders send the result to their host. Only the leaders' traffic
+// crosses the network: 2 (h-1)/h S bytes per host for h hosts, however many ranks a host has.
 //
 // Source: the two-level all-reduce of MPI libraries (Traeff and Rougier 2014; Horovod's hierarchical all-reduce).
 
@@ -93,10 +93,10 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   return schedule;
 }
 
-const RegisterAlgorithm registration({"hierarchical", Collective::kAllReduce,
-                                      "Leaders reduce within hosts, all-reduce between hosts, and send the result back.",
-                                      "Traeff and Rougier 2014; Horovod's hierarchical all-reduce", Determinism::kFixed,
-                                      unsupported, cost, build});
+const RegisterAlgorithm registration(
+    {"hierarchical", Collective::kAllReduce,
+     "Leaders reduce within hosts, all-reduce between hosts, and send the result back.",
+     "Traeff and Rougier 2014; Horovod's hierarchical all-reduce", Determinism::kFixed, unsupported, cost, build});
 
 }  // namespace
 }  // namespace collectives

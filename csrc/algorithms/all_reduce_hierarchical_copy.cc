@@ -1,10 +1,11 @@
 // hierarchical_copy all-reduce: two halves with a main rank each.
 //
-// The first ceil(n/2) ranks have main 0, the other floor(n/2) have main ceil(n/2). Each half is summed on its main, the two
-// sums are combined on main 0, the result goes to the other main, and each main sends it to its half. All of it segment by
-// segment.
+// The first ceil(n/2) ranks have main 0, the other floor(n/2) have main ceil(n/2). Each half is summed on its main, the
+// two sums are combined on main 0, the result goes to the other main, and each main sends it to its half. All of it
+// segment by segment.
 //
-// Source: TensorFlow's HierarchicalCopyAllReduce, which for an odd number drops the last replica; here the halves cover all.
+// Source: TensorFlow's HierarchicalCopyAllReduce, which for an odd number drops the last replica; here the halves cover
+// all.
 
 #include <algorithm>
 #include <vector>

@@ -1,9 +1,10 @@
 // one_shot all-reduce: everyone reads everyone.
 //
-// Every rank publishes its whole buffer and every rank reduces all of them, in rank order, so all compute the same bits.
-// One synchronisation in all, but n * S bytes read by every rank: the choice for small messages.
+// Every rank publishes its whole buffer and every rank reduces all of them, in rank order, so all compute the same
+// bits. One synchronisation in all, but n * S bytes read by every rank: the choice for small messages.
 //
-//   mapped   up to the inline payload the values travel in the header line itself; longer ones chunk by chunk through the
+//   mapped   up to the inline payload the values travel in the header line itself; longer ones chunk by chunk through
+//   the
 //            own box. Chunk k overwrites the slot of chunk k - slots; that is safe without a flag of its own because a
 //            rank writes chunk k only after it has seen everybody's chunk k - 1, which everybody wrote after reducing
 //            chunk k - 2.
@@ -40,8 +41,8 @@ Schedule build_mapped(const Problem& problem, const Topology& topology, const Li
     for (int r = 0; r < topology.size; ++r) {
       sources.push_back(r == me ? input(c.offset, c.stride) : source(r));
       if (r != me) {
-        flags.push_back({static_cast<std::uint8_t>(c.index == 0 ? kHeaderFlag : 1), static_cast<std::uint16_t>(r),
-                         c.index});
+        flags.push_back(
+            {static_cast<std::uint8_t>(c.index == 0 ? kHeaderFlag : 1), static_cast<std::uint16_t>(r), c.index});
       }
     }
     b.wait(flags).reduce(sources, {output(c.offset, c.stride)}, c.bytes, true);

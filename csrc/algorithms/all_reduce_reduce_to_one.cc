@@ -1,7 +1,8 @@
 // reduce_to_one all-reduce: rank 0 reduces everything and sends the result to everyone.
 //
-// Every rank sends its buffer to rank 0, segment by segment; rank 0 reduces each segment in rank order as soon as all have
-// arrived, and sends it back. (n-1) S bytes into rank 0 and as many out of it: simple, and a bottleneck for large n.
+// Every rank sends its buffer to rank 0, segment by segment; rank 0 reduces each segment in rank order as soon as all
+// have arrived, and sends it back. (n-1) S bytes into rank 0 and as many out of it: simple, and a bottleneck for large
+// n.
 //
 // Source: TensorFlow's ReductionToOneDevice.
 

@@ -1,8 +1,8 @@
 // ring all-reduce: a reduce-scatter and an all-gather around a ring.
 //
-// The buffer is split into n parts. In step t of the first n-1, rank r sends part r-t to rank r+1 and adds part r-t-1 from
-// rank r-1 to its own; after them it holds the finished part r+1. In the next n-1 steps the finished parts travel once
-// around. 2 (n-1) steps, 2 (n-1)/n S bytes over each link: optimal in bytes, whatever n.
+// The buffer is split into n parts. In step t of the first n-1, rank r sends part r-t to rank r+1 and adds part r-t-1
+// from rank r-1 to its own; after them it holds the finished part r+1. In the next n-1 steps the finished parts travel
+// once around. 2 (n-1) steps, 2 (n-1)/n S bytes over each link: optimal in bytes, whatever n.
 //
 // Every step is cut into segments, and a segment is passed on as soon as it has been reduced. Overwriting a part in the
 // second half is safe: its finished value has come around the ring, so what was sent of it before has been received.
@@ -43,9 +43,8 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
     }
     b.for_chunks(part.bytes, segment, 0, [&](const Chunk& c) { body(part.offset + c.offset, c.stride, c.bytes); });
   };
-  each_segment(me, [&](std::int64_t at, std::int64_t stride, std::int64_t bytes) {
-    b.send(next, input(at, stride), bytes);
-  });
+  each_segment(
+      me, [&](std::int64_t at, std::int64_t stride, std::int64_t bytes) { b.send(next, input(at, stride), bytes); });
   for (int t = 0; t < n - 1; ++t) {
     each_segment(me - t - 1, [&](std::int64_t at, std::int64_t stride, std::int64_t bytes) {
       b.receive_reduce(previous, input(at, stride), output(at, stride), bytes, t == n - 2).await();
@@ -68,8 +67,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   return schedule;
 }
 
-const RegisterAlgorithm registration({"ring", Collective::kAllReduce,
-                                      "Reduce-scatter, then all-gather, around a ring.",
+const RegisterAlgorithm registration({"ring", Collective::kAllReduce, "Reduce-scatter, then all-gather, around a ring.",
                                       "Patarasuk and Yuan 2009", Determinism::kFixed, unsupported, cost, build});
 
 }  // namespace

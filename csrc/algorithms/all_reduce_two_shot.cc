@@ -1,19 +1,21 @@
 // two_shot all-reduce: reduce your own part, then gather the others'.
 //
-// The buffer is split into n parts, part r belongs to rank r. Phase 1 brings all contributions to part r to rank r, which
-// reduces them in rank order; phase 2 brings the reduced parts to everybody. 2 (n-1)/n S bytes per rank in each
+// The buffer is split into n parts, part r belongs to rank r. Phase 1 brings all contributions to part r to rank r,
+// which reduces them in rank order; phase 2 brings the reduced parts to everybody. 2 (n-1)/n S bytes per rank in each
 // direction, two synchronisations.
 //
-//   private, mapped    migrating boxes. Each rank copies the parts that belong to others into its own box. The owner of a
+//   private, mapped    migrating boxes. Each rank copies the parts that belong to others into its own box. The owner of
+//   a
 //                      part reduces it and writes the result *into those same boxes*, from which their ranks read it
 //                      back. Lines thus move between caches while dirty; the classic scheme, in which a rank writes
 //                      lines that peers have only read, pays an ownership upgrade per line (2 to 4 times slower).
 //                      A rank reads its own box last, so reuse of a slot within the collective needs no flag.
-//   symmetric, mapped  push: each rank reduces its part straight from all inputs and stores the result into all outputs.
-//   message            contributions are sent, reduced from scratch memory segment by segment, and results sent back.
+//   symmetric, mapped  push: each rank reduces its part straight from all inputs and stores the result into all
+//   outputs. message            contributions are sent, reduced from scratch memory segment by segment, and results
+//   sent back.
 //
-// Source: reduce-scatter by direct exchange plus all-gather (Rabenseifner 2004); the name is MSCCL++'s. The migrating boxes
-// are this library's.
+// Source: reduce-scatter by direct exchange plus all-gather (Rabenseifner 2004); the name is MSCCL++'s. The migrating
+// boxes are this library's.
 
 #include <algorithm>
 #include <vector>
@@ -150,9 +152,8 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
     const int to = (me + i) % size;
     const Part theirs = part(to);
     if (theirs.bytes > 0) {
-      b.for_chunks(theirs.bytes, segment, 0, [&](const Chunk& c) {
-        b.send(to, input(theirs.offset + c.offset, c.stride), c.bytes);
-      });
+      b.for_chunks(theirs.bytes, segment, 0,
+                   [&](const Chunk& c) { b.send(to, input(theirs.offset + c.offset, c.stride), c.bytes); });
     }
   }
   const Part mine = part(me);
@@ -179,9 +180,8 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
     const int from = (me + size - i) % size;
     const Part theirs = part(from);
     if (theirs.bytes > 0) {
-      b.for_chunks(theirs.bytes, segment, 0, [&](const Chunk& c) {
-        b.receive(from, output(theirs.offset + c.offset, c.stride), c.bytes);
-      });
+      b.for_chunks(theirs.bytes, segment, 0,
+                   [&](const Chunk& c) { b.receive(from, output(theirs.offset + c.offset, c.stride), c.bytes); });
     }
   }
   b.await();

@@ -65,32 +65,35 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   ScheduleBuilder b;
   const auto place = [&](const Chunk& c) { return inlined ? inline_payload(root) : box(root, c.index, 0); };
-  b.for_chunks(problem.bytes(), chunk_bytes, 3, [&](const Chunk& c) {
-    if (me == root) {
-      if (c.index == 2) {
-        b.wait(of_others(me, size, kHeaderFlag, 0));
-      }
-      if (c.index >= 2) {
-        b.wait(of_others(me, size, kRead, c.index - 2));
-      }
-      b.copy(input(c.offset, c.stride), {place(c)}, c.bytes);
-      b.signal(me, c.index == 0 ? kHeaderFlag : kCopied, c.index);
-      return;
-    }
-    if (c.index == 0) {
-      b.signal(me, kHeaderFlag, 0);
-      // From the third chunk on the root has seen all headers itself.
-      b.wait(chunks < 3 ? of_others(me, size, kHeaderFlag, 0)
-                        : std::vector<FlagRef>{{kHeaderFlag, static_cast<std::uint16_t>(root), 0}});
-    } else {
-      b.wait({{kCopied, static_cast<std::uint16_t>(root), c.index}});
-    }
-    b.copy(place(c), {output(c.offset, c.stride)}, c.bytes);
-    // Nobody waits for the last two chunks to be read: the engine guards slots between collectives.
-    if (c.index + 2 < chunks) {
-      b.signal(me, kRead, c.index);
-    }
-  }, 2);
+  b.for_chunks(
+      problem.bytes(), chunk_bytes, 3,
+      [&](const Chunk& c) {
+        if (me == root) {
+          if (c.index == 2) {
+            b.wait(of_others(me, size, kHeaderFlag, 0));
+          }
+          if (c.index >= 2) {
+            b.wait(of_others(me, size, kRead, c.index - 2));
+          }
+          b.copy(input(c.offset, c.stride), {place(c)}, c.bytes);
+          b.signal(me, c.index == 0 ? kHeaderFlag : kCopied, c.index);
+          return;
+        }
+        if (c.index == 0) {
+          b.signal(me, kHeaderFlag, 0);
+          // From the third chunk on the root has seen all headers itself.
+          b.wait(chunks < 3 ? of_others(me, size, kHeaderFlag, 0)
+                            : std::vector<FlagRef>{{kHeaderFlag, static_cast<std::uint16_t>(root), 0}});
+        } else {
+          b.wait({{kCopied, static_cast<std::uint16_t>(root), c.index}});
+        }
+        b.copy(place(c), {output(c.offset, c.stride)}, c.bytes);
+        // Nobody waits for the last two chunks to be read: the engine guards slots between collectives.
+        if (c.index + 2 < chunks) {
+          b.signal(me, kRead, c.index);
+        }
+      },
+      2);
   if (me == root) {
     if (chunks < 3) {
       b.wait(of_others(me, size, kHeaderFlag, 0));
@@ -121,9 +124,8 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
     b.copy(input(0), {output(0)}, problem.bytes());
   } else {
     b.send_token(problem.root);
-    b.for_chunks(problem.bytes(), segment, 0, [&](const Chunk& c) {
-      b.receive(problem.root, output(c.offset, c.stride), c.bytes);
-    });
+    b.for_chunks(problem.bytes(), segment, 0,
+                 [&](const Chunk& c) { b.receive(problem.root, output(c.offset, c.stride), c.bytes); });
     b.await();
   }
   Schedule schedule = b.build();

@@ -1,7 +1,8 @@
 // tree broadcast: down a binomial tree.
 //
-// Ranks are numbered from the root. The parent of v is v without its lowest set bit. First a token goes up from the leaves
-// (nobody returns before all have entered), then the data go down, segment by segment: log2(n) latencies, S bytes per edge.
+// Ranks are numbered from the root. The parent of v is v without its lowest set bit. First a token goes up from the
+// leaves (nobody returns before all have entered), then the data go down, segment by segment: log2(n) latencies, S
+// bytes per edge.
 //
 // Source: the binomial broadcast of MPI libraries (Thakur, Rabenseifner and Gropp 2005).
 
@@ -26,8 +27,8 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   const int n = topology.size;
   const int virtual_rank = (topology.rank + n - problem.root) % n;
   const auto real = [&](int v) { return (v + problem.root) % n; };
-  const int low_bit = virtual_rank == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)))
-                                        : virtual_rank & -virtual_rank;
+  const int low_bit =
+      virtual_rank == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))) : virtual_rank & -virtual_rank;
   std::vector<int> children;
   for (int bit = low_bit / 2; bit > 0; bit /= 2) {
     if (virtual_rank + bit < n) {

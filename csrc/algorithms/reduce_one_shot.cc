@@ -41,33 +41,36 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
     }
     b.wait({{kRead, static_cast<std::uint16_t>(root), static_cast<std::int32_t>(chunk)}});
   };
-  b.for_chunks(problem.bytes(), chunk_bytes, 2, [&](const Chunk& c) {
-    const std::uint8_t copied = c.index == 0 ? kHeaderFlag : kCopied;
-    if (me != root) {
-      b.copy(input(c.offset, c.stride), {place(me, c)}, c.bytes).signal(me, copied, c.index);
-      if (c.index > 0 && c.index + 1 < chunks) {
-        wait_for_root(c.index - 1);
-      }
-      return;
-    }
-    if (c.index == 0) {
-      b.signal(me, kHeaderFlag, 0);
-    }
-    std::vector<FlagRef> flags;
-    std::vector<Operand> sources;
-    for (int r = 0; r < topology.size; ++r) {
-      sources.push_back(r == me ? input(c.offset, c.stride) : place(r, c));
-      if (r != me) {
-        flags.push_back({copied, static_cast<std::uint16_t>(r), c.index});
-      }
-    }
-    b.wait(flags).reduce(sources, {output(c.offset, c.stride)}, c.bytes, true);
-    if (c.index + 2 < chunks || (chunks < 3 && topology.size > 2 && c.index == chunks - 1)) {
-      b.signal(me, kRead, c.index);
-    }
-  }, 2);
-  // Nobody returns before all have entered. With three chunks and more the root has told so above; of two ranks the header
-  // of the other says it.
+  b.for_chunks(
+      problem.bytes(), chunk_bytes, 2,
+      [&](const Chunk& c) {
+        const std::uint8_t copied = c.index == 0 ? kHeaderFlag : kCopied;
+        if (me != root) {
+          b.copy(input(c.offset, c.stride), {place(me, c)}, c.bytes).signal(me, copied, c.index);
+          if (c.index > 0 && c.index + 1 < chunks) {
+            wait_for_root(c.index - 1);
+          }
+          return;
+        }
+        if (c.index == 0) {
+          b.signal(me, kHeaderFlag, 0);
+        }
+        std::vector<FlagRef> flags;
+        std::vector<Operand> sources;
+        for (int r = 0; r < topology.size; ++r) {
+          sources.push_back(r == me ? input(c.offset, c.stride) : place(r, c));
+          if (r != me) {
+            flags.push_back({copied, static_cast<std::uint16_t>(r), c.index});
+          }
+        }
+        b.wait(flags).reduce(sources, {output(c.offset, c.stride)}, c.bytes, true);
+        if (c.index + 2 < chunks || (chunks < 3 && topology.size > 2 && c.index == chunks - 1)) {
+          b.signal(me, kRead, c.index);
+        }
+      },
+      2);
+  // Nobody returns before all have entered. With three chunks and more the root has told so above; of two ranks the
+  // header of the other says it.
   if (me != root && chunks < 3) {
     if (topology.size > 2) {
       wait_for_root(chunks - 1);

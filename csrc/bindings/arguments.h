@@ -19,8 +19,8 @@ struct CallArguments {
   PyObject* timeout = nullptr;
   PyObject* name = nullptr;
 
-  // Fills `call` and returns true when the call is blocking and works on one plain array in place, or on two. Anything else,
-  // also anything wrong, is for the general path.
+  // Fills `call` and returns true when the call is blocking and works on one plain array in place, or on two. Anything
+  // else, also anything wrong, is for the general path.
   bool plain(Collective kind, Call* call) const;
 };
 

@@ -22,8 +22,7 @@ namespace py = pybind11;
 constexpr const char* kCapsule = "collectives.Communicator";
 
 struct PyCommunicator {
-  PyObject_HEAD
-  Communicator* communicator;
+  PyObject_HEAD Communicator* communicator;
   PyObject* weak_references;
 };
 
@@ -60,16 +59,16 @@ void delete_communicator(PyObject* self) {
   Py_DECREF(type);
 }
 
-// What does not fit the fast path goes to Python: lists, copies of arrays that are not contiguous, asynchronous calls, and
-// the error messages for what cannot be done at all.
+// What does not fit the fast path goes to Python: lists, copies of arrays that are not contiguous, asynchronous calls,
+// and the error messages for what cannot be done at all.
 PyObject* call_general(PyObject* self, const char* collective, const CallArguments& a) {
   static PyObject* method = PyUnicode_InternFromString("_general");
   PyObject* name = PyUnicode_FromString(collective);
   if (name == nullptr) {
     return nullptr;
   }
-  PyObject* arguments[] = {self, name, a.x, a.op, a.root, a.out, a.algorithm, a.deterministic, a.async_op, a.timeout,
-                           a.name};
+  PyObject* arguments[] = {self,       name,      a.x,   a.op, a.root, a.out, a.algorithm, a.deterministic,
+                           a.async_op, a.timeout, a.name};
   for (PyObject*& argument : arguments) {
     argument = argument == nullptr ? Py_None : argument;
   }
@@ -78,8 +77,8 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
   return result;
 }
 
-// The first part of a blocking call. A short one between processes keeps the interpreter locked: giving the lock away and
-// taking it again costs as much as the whole collective. Threads of one process need the lock to get here at all.
+// The first part of a blocking call. A short one between processes keeps the interpreter locked: giving the lock away
+// and taking it again costs as much as the whole collective. Threads of one process need the lock to get here at all.
 bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& work) {
   constexpr std::int64_t kBriefBytes = 16 << 10;
   const bool brief = call.input.empty() || call.input[0].bytes <= kBriefBytes;
@@ -163,10 +162,12 @@ PyMethodDef g_methods[] = {
     {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS,
      "all_reduce($self, x, op='sum', *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
      "Reduces ``x`` over all ranks; every rank gets the result.\n\n"
-     "``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It is\n"
+     "``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It "
+     "is\n"
      "reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.\n"
      "``op``: sum, avg, prod, min or max. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.\n\n"
-     "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, PeerError\n"
+     "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, "
+     "PeerError\n"
      "when a rank is gone, DeadlineError after ``timeout``."},
     {"reduce", as_function<Collective::kReduce>(), METH_FASTCALL | METH_KEYWORDS,
      "reduce($self, x, op='sum', root=0, *, out=None, " SHARED_KEYWORDS ")\n--\n\n"

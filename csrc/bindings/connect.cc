@@ -51,10 +51,10 @@ int create_segment(int size, const py::dict& options) {
   return find_memory("memfd").create(layout_for(size, options).total);
 }
 
-// A segment of a peer, once it is known to be as large as it has to be and sealed against shrinking: else touching it could
-// end this process.
+// A segment of a peer, once it is known to be as large as it has to be and sealed against shrinking: else touching it
+// could end this process.
 Mapping map_segment(const Memory& memory, int descriptor, int rank, std::size_t bytes) {
-  struct stat status {};
+  struct stat status{};
   const int seals = fcntl(descriptor, F_GET_SEALS);
   if (fstat(descriptor, &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
       static_cast<std::size_t>(status.st_size) != bytes) {
@@ -67,8 +67,8 @@ Mapping map_segment(const Memory& memory, int descriptor, int rank, std::size_t 
   return memory.map(descriptor, bytes);
 }
 
-// peers: (rank, host name, pid, memory, doorbell, control, pid descriptor, tcp), descriptors -1 where there is none. All
-// descriptors are taken over, unless it throws.
+// peers: (rank, host name, pid, memory, doorbell, control, pid descriptor, tcp), descriptors -1 where there is none.
+// All descriptors are taken over, unless it throws.
 py::object connect(int rank, const std::vector<int>& host, int segment, int doorbell, const py::list& peers,
                    const py::dict& options) {
   const int size = static_cast<int>(host.size());

@@ -1,14 +1,13 @@
 // The extension module collectives._core.
 
 #define COLLECTIVES_IMPORT_NUMPY
-#include "bindings/numpy_api.h"
-
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "bindings/arrays.h"
 #include "bindings/communicator.h"
 #include "bindings/errors.h"
+#include "bindings/numpy_api.h"
 #include "bindings/reduce_testing.h"
 #include "bindings/verify_testing.h"
 #include "bindings/work.h"
@@ -28,13 +27,17 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_connect(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);
-  m.def("isa", [] { return std::string(collectives::best_reducer().isa); }, "The instruction set of the reducers in use.");
+  m.def(
+      "isa", [] { return std::string(collectives::best_reducer().isa); },
+      "The instruction set of the reducers in use.");
   m.def("build_info", [] {
     py::dict info;
     info["compiler"] = __VERSION__;
     info["cxx_standard"] = static_cast<long>(__cplusplus);
     return info;
   });
-  m.def("_dtype_of", [](py::handle array) { return collectives::dtype_of(reinterpret_cast<PyArrayObject*>(array.ptr())); },
-        "The number of the element type of a NumPy array, -1 when it has none here.");
+  m.def(
+      "_dtype_of",
+      [](py::handle array) { return collectives::dtype_of(reinterpret_cast<PyArrayObject*>(array.ptr())); },
+      "The number of the element type of a NumPy array, -1 when it has none here.");
 }

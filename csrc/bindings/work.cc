@@ -66,8 +66,8 @@ std::vector<Span> spans(const py::list& arrays) {
   return result;
 }
 
-// Refuses tensors of one call that share memory when one of them would be written: the result would depend on the order.
-// A tensor may be its own output.
+// Refuses tensors of one call that share memory when one of them would be written: the result would depend on the
+// order. A tensor may be its own output.
 void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& outputs, bool in_place) {
   struct Piece {
     const std::byte* begin;
@@ -113,8 +113,8 @@ int algorithm_number(Collective kind, const std::string& text, const Communicato
   problem.op = call.op;
   problem.dtype = call.dtype;
   problem.root = call.root;
-  if (algorithm == nullptr || (communicator.size() > 1 &&
-                               !algorithm->unsupported(problem, communicator.topology()).empty())) {
+  if (algorithm == nullptr ||
+      (communicator.size() > 1 && !algorithm->unsupported(problem, communicator.topology()).empty())) {
     // Throws with the list of names, or with the reason.
     build_schedule(text, problem, communicator.topology(), Limits());
   }
@@ -161,15 +161,18 @@ void bind_work(py::module_& m) {
   py::class_<PyWork>(m, "Work", "The engine's side of collectives.Work.")
       .def("wait", &PyWork::wait, py::arg("timeout") = -1.0,
            "Waits for the end of the collective and raises its error. False after `timeout` seconds (never when < 0).")
-      .def("done", [](const PyWork& w) { return w.work->finished(); }, "True when the collective is over.")
-      .def_property_readonly("algorithm",
-                             [](const PyWork& w) {
-                               const bool alone = w.communicator->size() == 1;
-                               return alone ? std::string("alone") : std::string(w.work->plan->algorithm->name);
-                             },
-                             "The name of the algorithm that was chosen.")
-      .def_property_readonly("sequence", [](const PyWork& w) { return w.work->sequence; },
-                             "The number of the collective in its communicator, from 0.");
+      .def(
+          "done", [](const PyWork& w) { return w.work->finished(); }, "True when the collective is over.")
+      .def_property_readonly(
+          "algorithm",
+          [](const PyWork& w) {
+            const bool alone = w.communicator->size() == 1;
+            return alone ? std::string("alone") : std::string(w.work->plan->algorithm->name);
+          },
+          "The name of the algorithm that was chosen.")
+      .def_property_readonly(
+          "sequence", [](const PyWork& w) { return w.work->sequence; },
+          "The number of the collective in its communicator, from 0.");
 }
 
 }  // namespace collectives

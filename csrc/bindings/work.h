@@ -9,7 +9,8 @@ namespace collectives {
 
 void bind_work(pybind11::module_& m);
 
-// Communicator._start: (collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async) to a Work.
+// Communicator._start: (collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async) to a
+// Work.
 PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* args);
 
 }  // namespace collectives

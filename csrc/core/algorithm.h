@@ -30,16 +30,16 @@ struct LinkCost {
 };
 // As measured between two cores that share a cache (docs/performance.md).
 struct CostModel {
-  LinkCost mapped{0.15, 25000};        // lines that migrate between two ranks
-  double shared_bytes_per_us = 8000;   // lines that one rank writes again and again and others read
-  LinkCost message{6.0, 4000};         // TCP
+  LinkCost mapped{0.15, 25000};       // lines that migrate between two ranks
+  double shared_bytes_per_us = 8000;  // lines that one rank writes again and again and others read
+  LinkCost message{6.0, 4000};        // TCP
   double copy_bytes_per_us = 40000;
   // The links of an algorithm in which all ranks talk to each other: the ranks of a host share its network.
   LinkCost slowest(const Topology& topology) const;
 };
 
-// Canonical: values are combined along one binary tree over rank numbers, with float32 partials for halves, whatever the
-// size, fusion or transport. Fixed: the order is fixed by the schedule, so runs repeat, but it depends on the size.
+// Canonical: values are combined along one binary tree over rank numbers, with float32 partials for halves, whatever
+// the size, fusion or transport. Fixed: the order is fixed by the schedule, so runs repeat, but it depends on the size.
 enum class Determinism : std::uint8_t { kCanonical, kFixed };
 
 struct Algorithm {
@@ -69,8 +69,8 @@ const Algorithm* find_algorithm(Collective collective, std::string_view name);
 // 1 + position in algorithms(): the number that travels in signatures.
 int algorithm_id(const Algorithm& algorithm);
 
-// The schedule of a named algorithm for a problem; ArgumentError where there is no such algorithm or it does not apply. A
-// group of one needs no algorithm: Algorithm::build is called for two ranks and more only.
+// The schedule of a named algorithm for a problem; ArgumentError where there is no such algorithm or it does not apply.
+// A group of one needs no algorithm: Algorithm::build is called for two ranks and more only.
 Schedule build_schedule(std::string_view algorithm, const Problem& problem, const Topology& topology,
                         const Limits& limits);
 

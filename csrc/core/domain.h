@@ -31,8 +31,8 @@ inline constexpr std::size_t kReportBytes = 8 << 10;
 struct alignas(kCacheLine) HeaderLine {
   std::byte payload[40];
   Signature signature;
-  // (sequence + 1) << 8 | number of collectives up to this one that the rank has not completed. The release store of this
-  // word publishes the rest of the line.
+  // (sequence + 1) << 8 | number of collectives up to this one that the rank has not completed. The release store of
+  // this word publishes the rest of the line.
   std::atomic<std::uint64_t> word;
 };
 static_assert(sizeof(HeaderLine) == kCacheLine);
@@ -71,9 +71,10 @@ struct SegmentLayout {
 
 class Domain {
  public:
-  // mappings[r]: the segment of rank r, empty where r is not in the domain. doorbells[r]: an eventfd, which the domain takes
-  // over, or -1.
-  Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<Mapping> mappings, std::vector<int> doorbells);
+  // mappings[r]: the segment of rank r, empty where r is not in the domain. doorbells[r]: an eventfd, which the domain
+  // takes over, or -1.
+  Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<Mapping> mappings,
+         std::vector<int> doorbells);
   // A domain whose segments and doorbells belong to `owner` and to the engines (replicas of one process).
   Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<std::byte*> bases,
          std::vector<int> doorbells, std::shared_ptr<void> owner);
@@ -105,17 +106,15 @@ class Domain {
     return fifo(from, to) + kFifoCells * kCacheLine + (index % kFifoCells) * kFifoCellBytes;
   }
   // How many cells of the fifo from `from` the rank `to` has consumed; lies in the segment of `to`.
-  FlagLine& ack(int from, int to) const {
-    return reinterpret_cast<FlagLine*>(bases_[to] + layout_.acks)[from];
-  }
+  FlagLine& ack(int from, int to) const { return reinterpret_cast<FlagLine*>(bases_[to] + layout_.acks)[from]; }
   std::byte* heap(int rank) const { return bases_[rank] + layout_.heap; }
   std::size_t heap_bytes() const { return layout_.heap_bytes; }
 
   // Offset in the heap of this rank, or -1 when the range does not lie in it.
   std::int64_t heap_offset(const void* data, std::int64_t bytes) const;
 
-  // Wakes a rank that sleeps. Costs one load when it does not. A wake that races with falling asleep may be lost, which is
-  // why sleeps are bounded.
+  // Wakes a rank that sleeps. Costs one load when it does not. A wake that races with falling asleep may be lost, which
+  // is why sleeps are bounded.
   void wake(int rank) const {
     if (control(rank).sleeping.load(std::memory_order_relaxed) != 0) {
       ring(rank);

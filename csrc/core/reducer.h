@@ -15,8 +15,8 @@ namespace collectives {
 // The sources are combined along one canonical binary tree over their positions: tree(lo, hi) = tree(lo, mid) op
 // tree(mid, hi), mid = lo + (hi - lo + 1) / 2. Halves are widened to float32, partial results stay float32, and the
 // result is rounded once (to nearest even). Integers wrap. min and max return NaN when any source is NaN. bool: sum is
-// or, prod is and. `divisor` divides the result of floating types (avg); kernels for other ops ignore it. A destination may be one of the sources (the
-// very same pointer); otherwise nothing overlaps. Pointers are aligned to the element.
+// or, prod is and. `divisor` divides the result of floating types (avg); kernels for other ops ignore it. A destination
+// may be one of the sources (the very same pointer); otherwise nothing overlaps. Pointers are aligned to the element.
 using ReduceFunction = void (*)(void* const* destinations, int destination_count, const void* const* sources,
                                 int source_count, std::size_t count, double divisor);
 

@@ -36,9 +36,9 @@ enum class Region : std::uint8_t {
 struct Operand {
   Region region = Region::kInput;
   std::uint16_t member = 0;
-  std::int32_t chunk = 0;    // kBox: selects the slot
-  std::int64_t offset = 0;   // bytes
-  std::int64_t stride = 0;   // bytes added per loop iteration
+  std::int32_t chunk = 0;   // kBox: selects the slot
+  std::int64_t offset = 0;  // bytes
+  std::int64_t stride = 0;  // bytes added per loop iteration
 };
 
 enum class StepKind : std::uint8_t {
@@ -54,8 +54,8 @@ enum class StepKind : std::uint8_t {
   kEndLoop,
 };
 
-// Flag 0 is the header line: it carries the signature, so the first thing that a rank awaits from any other is compared.
-// It is signalled once per collective, before anything else is.
+// Flag 0 is the header line: it carries the signature, so the first thing that a rank awaits from any other is
+// compared. It is signalled once per collective, before anything else is.
 inline constexpr std::uint8_t kHeaderFlag = 0;
 inline constexpr int kFlags = 4;
 
@@ -86,9 +86,9 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<Operand> operands;
   std::vector<FlagRef> flags;
-  std::int64_t chunks = 0;         // how far this collective moves the slot base of the communicator
+  std::int64_t chunks = 0;  // how far this collective moves the slot base of the communicator
   std::int64_t scratch_bytes = 0;
-  bool uses_links = false;         // has message steps
+  bool uses_links = false;  // has message steps
 
   std::span<const FlagRef> waits(const Step& s) const { return {flags.data() + s.waits.begin, s.waits.count}; }
   std::span<const FlagRef> signals(const Step& s) const { return {flags.data() + s.signals.begin, s.signals.count}; }
@@ -128,14 +128,14 @@ class ScheduleBuilder {
   ScheduleBuilder& await();
   ScheduleBuilder& flush();
 
-  // Adds waits before, or signals after, the step appended last, or a step of their own when there is none to carry them.
-  // wait() goes in front of the *next* step.
+  // Adds waits before, or signals after, the step appended last, or a step of their own when there is none to carry
+  // them. wait() goes in front of the *next* step.
   ScheduleBuilder& wait(std::vector<FlagRef> flags);
   ScheduleBuilder& signal(int self, std::uint8_t flag, std::int32_t chunk);
 
   // Calls body for every chunk of [0, bytes), in order. The first `unrolled` chunks, the last `unrolled_last` and the
-  // shorter one at the end get a call of their own; the equal ones between share one call inside a counted loop. At least
-  // one chunk, even when bytes is 0. Advances Schedule::chunks.
+  // shorter one at the end get a call of their own; the equal ones between share one call inside a counted loop. At
+  // least one chunk, even when bytes is 0. Advances Schedule::chunks.
   ScheduleBuilder& for_chunks(std::int64_t bytes, std::int64_t chunk_bytes, int unrolled,
                               const std::function<void(const Chunk&)>& body, int unrolled_last = 0);
 

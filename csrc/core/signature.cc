@@ -59,8 +59,8 @@ Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind m
   Signature s;
   s.collective = static_cast<std::uint8_t>(collective);
   s.op = static_cast<std::uint8_t>(static_cast<std::uint8_t>(op) | (deterministic ? kHighBit : 0));
-  s.dtype = static_cast<std::uint8_t>(static_cast<std::uint8_t>(dtype) |
-                                      (memory == MemoryKind::kSymmetric ? kHighBit : 0));
+  s.dtype =
+      static_cast<std::uint8_t>(static_cast<std::uint8_t>(dtype) | (memory == MemoryKind::kSymmetric ? kHighBit : 0));
   s.algorithm = static_cast<std::uint8_t>(algorithm);
   s.root = static_cast<std::uint16_t>(root);
   s.tensors = static_cast<std::uint16_t>(std::min<std::size_t>(counts.size(), UINT16_MAX));

@@ -45,8 +45,8 @@ struct ReceiveRequest {
 // Requests complete in the order in which they were posted.
 struct Stream {
   StreamKey key;
-  Signature signature;             // ours
-  bool peer_seen = false;          // the peer's signature has arrived
+  Signature signature;     // ours
+  bool peer_seen = false;  // the peer's signature has arrived
   Signature peer_signature;
   std::vector<SendRequest*> sends;        // posted and not done, oldest first
   std::vector<ReceiveRequest*> receives;  // posted and not done, oldest first
@@ -57,7 +57,7 @@ struct Stream {
 struct LinkEvent {
   enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kAborted };
   Kind kind = Kind::kNone;
-  std::string text;          // kAborted: the peer's report (opaque to the link); kFailed: why
+  std::string text;  // kAborted: the peer's report (opaque to the link); kFailed: why
 };
 
 // A message link to one peer, shared by all communicators of an engine. Not thread-safe: the engine's lock guards it.

@@ -58,7 +58,8 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
       mapped_links_[r] = find_transport(options_.mapped_transport).over_domain(*domain_, r);
     }
   }
-  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), raw_links(mapped_links_, engine_->peers()));
+  executor_ =
+      std::make_unique<Executor>(options_.id, rank(), domain_.get(), raw_links(mapped_links_, engine_->peers()));
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
 }
@@ -93,8 +94,8 @@ void Communicator::check_usable() const {
   if (error_ != nullptr) {
     context.peer = error_->culprit;
     context.sequence = error_->sequence;
-    throw CollectivesError(error_->kind, "the communicator has failed before and cannot be used any more: " +
-                                             error_->text, context);
+    throw CollectivesError(error_->kind,
+                           "the communicator has failed before and cannot be used any more: " + error_->text, context);
   }
 }
 
@@ -128,9 +129,9 @@ void Communicator::prepare(Work& work, const Call& call) {
   for (const Span& span : call.input) {
     work.counts.push_back(span.bytes / element);
   }
-  Signature signature = make_signature(call.collective, call.op, call.dtype,
-                                       symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate, call.deterministic,
-                                       call.algorithm, call.root, work.counts);
+  Signature signature =
+      make_signature(call.collective, call.op, call.dtype, symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate,
+                     call.deterministic, call.algorithm, call.root, work.counts);
   bind(work, call, signature, symmetric);
   // No tensor at all is like one of no elements; and short lists travel as one.
   if (work.input.count != 1 && bytes <= kPackBytes) {
@@ -254,8 +255,8 @@ void Communicator::finish_run(std::shared_ptr<Work> work) {
   keep_spare(std::move(work));
 }
 
-// Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header line
-// s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots.
+// Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header
+// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots.
 bool Communicator::may_start(const Work& work) {
   if (domain_ == nullptr) {
     return true;
@@ -289,12 +290,9 @@ bool Communicator::may_start(const Work& work) {
 void Communicator::activate() {
   while (!queued_.empty() && active_.size() < kMaxActive) {
     Work& work = *queued_.front();
-    const auto on_mapped_links = [&](const Work& w) {
-      return domain_ != nullptr && w.plan->schedule.uses_links;
-    };
-    const bool links_taken = on_mapped_links(work) && std::any_of(active_.begin(), active_.end(), [&](const auto& w) {
-      return on_mapped_links(*w);
-    });
+    const auto on_mapped_links = [&](const Work& w) { return domain_ != nullptr && w.plan->schedule.uses_links; };
+    const bool links_taken = on_mapped_links(work) && std::any_of(active_.begin(), active_.end(),
+                                                                  [&](const auto& w) { return on_mapped_links(*w); });
     if (links_taken || !may_start(work)) {
       return;
     }

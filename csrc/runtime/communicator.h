@@ -39,13 +39,14 @@ class Communicator {
   const CommunicatorOptions& options() const { return options_; }
   const Domain* domain() const { return domain_.get(); }
 
-  // Starts a collective. Throws ArgumentError or ArgumentTypeError for a call that is wrong by itself and the error of the
-  // communicator when it has failed; neither consumes a sequence number. The work runs as far as it can without waiting.
+  // Starts a collective. Throws ArgumentError or ArgumentTypeError for a call that is wrong by itself and the error of
+  // the communicator when it has failed; neither consumes a sequence number. The work runs as far as it can without
+  // waiting.
   std::shared_ptr<Work> post(const Call& call, bool async);
   // Waits until the work is finished and throws its error. False after timeout_s, where one is given (>= 0).
   bool wait(Work& work, double timeout_s);
-  // The first part of a blocking collective: runs it on this thread, without allocation, for as long as it does not have to
-  // wait long. True when it is done; otherwise go on with wait(*work) and hand the work back with finish_run().
+  // The first part of a blocking collective: runs it on this thread, without allocation, for as long as it does not
+  // have to wait long. True when it is done; otherwise go on with wait(*work) and hand the work back with finish_run().
   bool run(const Call& call, std::shared_ptr<Work>& work);
   void finish_run(std::shared_ptr<Work> work);
 

@@ -177,8 +177,8 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
     if (asleep) {
       sleep(kSleepMs);
     } else {
-      // At once, even when every rank has a core: it costs 0.2 us when nobody else wants the core, and a rank that keeps a
-      // core from its peer waits for a time slice.
+      // At once, even when every rank has a core: it costs 0.2 us when nobody else wants the core, and a rank that
+      // keeps a core from its peer waits for a time slice.
       sched_yield();
     }
   }

@@ -54,8 +54,8 @@ class Engine {
   void attach(Communicator* communicator);
   void detach(Communicator* communicator);
 
-  // Drives all communicators until `finished` says so or the time is up; false when it is up. The lock must be held; it is
-  // released and taken again on the way.
+  // Drives all communicators until `finished` says so or the time is up; false when it is up. The lock must be held; it
+  // is released and taken again on the way.
   bool wait(const std::function<bool()>& finished, double timeout_s);
 
   // Acts on what links have reported besides data.

@@ -21,7 +21,10 @@ bool of_caller(Region region) { return region == Region::kInput || region == Reg
 
 Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links)
     : communicator_(communicator),
-      rank_(rank), domain_(domain), links_(std::move(links)), peers_completed_(links_.size(), 0) {
+      rank_(rank),
+      domain_(domain),
+      links_(std::move(links)),
+      peers_completed_(links_.size(), 0) {
   for (int r = 0; domain_ != nullptr && r < domain_->size(); ++r) {
     if (r != rank_ && domain_->has(r)) {
       mapped_peers_.push_back(r);
@@ -174,8 +177,8 @@ void Executor::move(Work& work, const Step& step) {
     }
     return;
   }
-  // Buffers of several spans are done piece by piece: input and output have the same spans, so all operands of the caller
-  // break at the same places.
+  // Buffers of several spans are done piece by piece: input and output have the same spans, so all operands of the
+  // caller break at the same places.
   const Operand* split = nullptr;
   for (const auto& operands : {work.plan->schedule.sources(step), work.plan->schedule.destinations(step)}) {
     for (const Operand& operand : operands) {

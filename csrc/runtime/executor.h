@@ -19,8 +19,8 @@ class Executor {
 
   // Takes the work to its first step.
   void begin(Work& work);
-  // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it. Can be called
-  // again to go on.
+  // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it. Can be
+  // called again to go on.
   Progress run(Work& work, int spins);
   // Releases what begin() took; for works that are done and for works that failed.
   void end(Work& work);
@@ -31,8 +31,8 @@ class Executor {
   // After kMismatch: the rank whose signature differs, and its signature.
   int mismatched_rank() const { return mismatched_rank_; }
   const Signature& mismatched_signature() const { return mismatched_signature_; }
-  // Compares the header lines of all mapped ranks and the signatures that links have brought; true when one differs. For
-  // works that have been blocked for a while: ranks that disagree may be waiting for different things.
+  // Compares the header lines of all mapped ranks and the signatures that links have brought; true when one differs.
+  // For works that have been blocked for a while: ranks that disagree may be waiting for different things.
   bool find_mismatch(Work& work);
 
   // The highest number of completed collectives that rank r is known to have reached.

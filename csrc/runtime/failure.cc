@@ -134,7 +134,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   error_ = std::make_unique<Report>(report);
   Report own = report;
   own.reporter = rank();
-  const Work* current = about != nullptr    ? about
+  const Work* current = about != nullptr   ? about
                         : !active_.empty() ? active_.front().get()
                         : !queued_.empty() ? queued_.front().get()
                                            : nullptr;
@@ -156,8 +156,8 @@ void Communicator::fail(const Report& report, const Work* about) {
   queued_.clear();
 }
 
-// Which tensor two ranks disagree about. Signatures do not tell, but both ranks send the lengths of theirs when they hear
-// of the failure, so their reports are worth waiting for, a moment at most.
+// Which tensor two ranks disagree about. Signatures do not tell, but both ranks send the lengths of theirs when they
+// hear of the failure, so their reports are worth waiting for, a moment at most.
 std::string Communicator::tensor_detail(int a, int b) {
   Report first;
   Report second;
@@ -247,13 +247,15 @@ void Communicator::peer_gone(const Peer& peer) {
   report.reporter = rank();
   report.culprit = peer.rank;
   report.sequence = static_cast<std::int64_t>(executor_->completed);
-  report.text = peer.label() + " is gone: " + peer.why + "; look at its own output for the cause, and start the job again";
+  report.text =
+      peer.label() + " is gone: " + peer.why + "; look at its own output for the cause, and start the job again";
   fail(report);
 }
 
 // Looks whether another rank that maps this one's memory has failed.
 void Communicator::hear_reports() {
-  if (heard_ != nullptr || domain_ == nullptr || domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
+  if (heard_ != nullptr || domain_ == nullptr ||
+      domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
     return;
   }
   for (int r = 0; r < size(); ++r) {
@@ -284,8 +286,8 @@ void Communicator::heed_reports(Clock::time_point now) {
     return;
   }
   const auto earlier = [&](const auto& work) { return static_cast<std::int64_t>(work->sequence) < heard_->sequence; };
-  const bool wait = std::any_of(active_.begin(), active_.end(), earlier) ||
-                    std::any_of(queued_.begin(), queued_.end(), earlier);
+  const bool wait =
+      std::any_of(active_.begin(), active_.end(), earlier) || std::any_of(queued_.begin(), queued_.end(), earlier);
   if (!wait || now - heard_at_ > kGrace) {
     fail(*heard_);
   }

@@ -29,8 +29,8 @@ struct Plan {
 std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
                                 const Topology& topology, const Limits& limits);
 
-// The cheapest algorithm for the problem by the cost functions of the descriptors; with `deterministic` only canonical ones.
-// Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
+// The cheapest algorithm for the problem by the cost functions of the descriptors; with `deterministic` only canonical
+// ones. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
 const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic);
 
 // Plans by signature. Direct-mapped: a look-up is one comparison; a collision evicts.
@@ -51,10 +51,10 @@ class PlanCache {
  private:
   static constexpr std::size_t kEntries = 256;
   static std::size_t index(const Signature& s) {
-    const std::uint64_t key = s.count_hash * 0x9e3779b97f4a7c15ULL +
-                              (std::uint64_t{s.collective} << 8 | s.op | std::uint64_t{s.dtype} << 16 |
-                               std::uint64_t{s.algorithm} << 24 | std::uint64_t{s.root} << 32) *
-                                  0xc2b2ae3d27d4eb4fULL;
+    const std::uint64_t key =
+        s.count_hash * 0x9e3779b97f4a7c15ULL + (std::uint64_t{s.collective} << 8 | s.op | std::uint64_t{s.dtype} << 16 |
+                                                std::uint64_t{s.algorithm} << 24 | std::uint64_t{s.root} << 32) *
+                                                   0xc2b2ae3d27d4eb4fULL;
     return key >> 56;
   }
   std::shared_ptr<Plan> entries_[kEntries];

@@ -12,11 +12,11 @@ namespace collectives {
 struct Report {
   ErrorKind kind = ErrorKind::kGeneric;
   int reporter = -1;
-  int culprit = -1;        // the rank that the failure is about
-  int other = -1;          // a mismatch: the rank that it disagrees with
+  int culprit = -1;  // the rank that the failure is about
+  int other = -1;    // a mismatch: the rank that it disagrees with
   std::int64_t sequence = -1;
-  std::string text;        // the message for people
-  std::string name;        // a mismatch: the reporter's name for the call, and the lengths of its tensors
+  std::string text;  // the message for people
+  std::string name;  // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
 
   // Text of at most `limit` bytes; what does not fit is left out from the end of the counts.

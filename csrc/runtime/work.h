@@ -44,7 +44,7 @@ struct Work {
   Buffer output;
   std::vector<Span> input_spans;
   std::vector<Span> output_spans;
-  std::vector<std::int64_t> counts;  // elements of each tensor of the list as it was given
+  std::vector<std::int64_t> counts;     // elements of each tensor of the list as it was given
   std::int64_t input_heap_offset = -1;  // symmetric memory
   std::int64_t output_heap_offset = -1;
   std::vector<std::byte> packed;  // short lists of tensors are packed before and unpacked after
@@ -65,7 +65,7 @@ struct Work {
   // Messages.
   std::deque<Stream> streams;     // to plan->peers, in their order, and perhaps to others
   std::vector<int> stream_peers;  // the rank at the other end of each
-  std::deque<Span> flat;       // what cursors over contiguous memory point to
+  std::deque<Span> flat;          // what cursors over contiguous memory point to
   std::deque<SendRequest> sends;
   std::deque<ReceiveRequest> receives;
 

@@ -100,8 +100,8 @@ std::unique_ptr<Item> make_item(std::mt19937_64& random, int rank, int size) {
     item->tensors.emplace_back(length, static_cast<std::int64_t>(base + rank));
   }
   for (auto& tensor : item->tensors) {
-    item->call.input.push_back({reinterpret_cast<std::byte*>(tensor.data()),
-                                static_cast<std::int64_t>(tensor.size() * sizeof(std::int64_t))});
+    item->call.input.push_back(
+        {reinterpret_cast<std::byte*>(tensor.data()), static_cast<std::int64_t>(tensor.size() * sizeof(std::int64_t))});
   }
   item->call.output = item->call.input;
   const std::int64_t sum = static_cast<std::int64_t>(base) * size + static_cast<std::int64_t>(size) * (size - 1) / 2;
