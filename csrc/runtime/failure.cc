@@ -1,4 +1,4 @@
-// How a communicator fails: mismatches, deaths, deadlines, and how all ranks come to hear of them.
+// How a communicator fails: mismatches, deaths, deadlines. How the ranks hear of each other's failures: reports.cc.
 
 #include <algorithm>
 #include <cstdio>
@@ -11,9 +11,6 @@
 
 namespace collectives {
 namespace {
-
-constexpr auto kReportPatience = std::chrono::seconds(1);
-constexpr auto kGrace = std::chrono::milliseconds(200);
 
 double seconds_since(Clock::time_point then, Clock::time_point now) {
   return std::chrono::duration<double>(now - then).count();
@@ -38,24 +35,6 @@ std::string seconds_text(double seconds) {
   return text;
 }
 
-// Which tensors of two lists differ, or empty when the lists are not known well enough.
-std::string tensor_difference(const Report& a, const Report& b) {
-  if (a.counts.empty() || b.counts.empty()) {
-    return {};
-  }
-  const auto lengths = [](std::size_t i, const Report& x, const Report& y) {
-    return "tensor " + std::to_string(i) + ": rank " + std::to_string(x.reporter) + " has " +
-           std::to_string(x.counts[i]) + " elements, rank " + std::to_string(y.reporter) + " has " +
-           std::to_string(y.counts[i]);
-  };
-  for (std::size_t i = 0; i < std::min(a.counts.size(), b.counts.size()); ++i) {
-    if (a.counts[i] != b.counts[i]) {
-      return lengths(i, a, b);
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string Communicator::who(int r) const {
@@ -68,61 +47,6 @@ std::string Communicator::who(int r) const {
 
 bool Communicator::has_left(int r) const {
   return domain_ != nullptr && r < domain_->size() && domain_->has(r) && domain_->control(r).left.load() != 0;
-}
-
-// Leaves a report for all other ranks, once.
-void Communicator::tell(const Report& report) {
-  if (told_) {
-    return;
-  }
-  told_ = true;
-  const std::string text = report.encode(kReportBytes);
-  if (domain_ != nullptr) {
-    ControlPage& page = domain_->control(rank());
-    std::memcpy(page.report, text.data(), text.size());
-    page.report_bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) {
-      continue;
-    }
-    if (domain_ != nullptr && domain_->has(r)) {
-      domain_->control(r).aborted.store(1, std::memory_order_release);
-      domain_->wake(r);
-    } else if (Peer& peer = engine_->peers()[r]; peer.link != nullptr && peer.state == Peer::State::kThere) {
-      peer.link->abort(text);
-    }
-  }
-}
-
-// The report of a rank, where it has come.
-bool Communicator::collect(int r, Report* report) const {
-  if (const auto found = received_.find(r); found != received_.end()) {
-    *report = found->second;
-    return true;
-  }
-  if (domain_ == nullptr || !domain_->has(r)) {
-    return false;
-  }
-  const ControlPage& page = domain_->control(r);
-  const std::size_t bytes = page.report_bytes.load(std::memory_order_acquire);
-  if (bytes == 0 || bytes > kReportBytes) {
-    return false;
-  }
-  *report = Report::decode(std::string(page.report, bytes));
-  return true;
-}
-
-void Communicator::reported(int r, const Report& report) {
-  received_[r] = report;
-  hear(report);
-}
-
-void Communicator::hear(const Report& report) {
-  if (heard_ == nullptr) {
-    heard_ = std::make_unique<Report>(report);
-    heard_at_ = Clock::now();
-  }
 }
 
 // The communicator is unusable from here on, and every pending work ends with the error. All other ranks are told, even
@@ -154,35 +78,6 @@ void Communicator::fail(const Report& report, const Work* about) {
   }
   active_.clear();
   queued_.clear();
-}
-
-// Which tensor two ranks disagree about. Signatures do not tell, but both ranks send the lengths of theirs when they
-// hear of the failure, so their reports are worth waiting for, a moment at most.
-std::string Communicator::tensor_detail(int a, int b) {
-  Report first;
-  Report second;
-  const auto until = Clock::now() + kReportPatience;
-  while (!(collect(a, &first) && collect(b, &second)) && Clock::now() < until) {
-    bool there = false;
-    for (const int r : {a, b}) {
-      Peer* peer = r >= 0 && r < size() && r != rank() ? &engine_->peers()[r] : nullptr;
-      there = there || (peer != nullptr && peer->state == Peer::State::kThere);
-      if (peer == nullptr || peer->link == nullptr) {
-        continue;
-      }
-      peer->link->progress();
-      for (LinkEvent event = peer->link->event(); event.kind != LinkEvent::Kind::kNone; event = peer->link->event()) {
-        if (event.kind == LinkEvent::Kind::kAborted) {
-          received_[r] = Report::decode(event.text);
-        } else {
-          peer->state = Peer::State::kLeft;
-        }
-      }
-    }
-    std::this_thread::yield();
-  }
-  const std::string text = tensor_difference(first, second);
-  return text.empty() ? text : "; " + text;
 }
 
 void Communicator::finish(Work& work, const Report& report) {
@@ -250,47 +145,6 @@ void Communicator::peer_gone(const Peer& peer) {
   report.text =
       peer.label() + " is gone: " + peer.why + "; look at its own output for the cause, and start the job again";
   fail(report);
-}
-
-// Looks whether another rank that maps this one's memory has failed.
-void Communicator::hear_reports() {
-  if (heard_ != nullptr || domain_ == nullptr ||
-      domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
-    return;
-  }
-  for (int r = 0; r < size(); ++r) {
-    Report report;
-    if (r != rank() && collect(r, &report)) {
-      hear(report);
-    }
-  }
-}
-
-// True when a work that has all it needs must fail all the same: ranks that gave up on this collective may have left
-// their part of it before they did.
-bool Communicator::stopped(const Work& work) {
-  hear_reports();
-  if (!work.streams.empty()) {
-    engine_->hear_links();
-  }
-  if (error_ == nullptr && heard_ != nullptr && heard_->sequence <= static_cast<std::int64_t>(work.sequence)) {
-    fail(*heard_, &work);
-  }
-  return error_ != nullptr && error_->sequence <= static_cast<std::int64_t>(work.sequence);
-}
-
-// Fails when another rank has. Collectives before the one that failed there can still end well, so they get a moment.
-void Communicator::heed_reports(Clock::time_point now) {
-  hear_reports();
-  if (heard_ == nullptr || error_ != nullptr) {
-    return;
-  }
-  const auto earlier = [&](const auto& work) { return static_cast<std::int64_t>(work->sequence) < heard_->sequence; };
-  const bool wait =
-      std::any_of(active_.begin(), active_.end(), earlier) || std::any_of(queued_.begin(), queued_.end(), earlier);
-  if (!wait || now - heard_at_ > kGrace) {
-    fail(*heard_);
-  }
 }
 
 // What only needs a look every few milliseconds.
