@@ -56,7 +56,8 @@ Schedule build_mapped(const Problem& problem, const Topology& topology, const Li
   b.for_chunks(problem.bytes(), chunk_bytes, 1, [&](const Chunk& c) {
     b.copy(input(c.offset, c.stride), {box(me, c.index, 0)}, c.bytes);
     b.signal(me, c.index == 0 ? kHeaderFlag : 1, c.index);
-    reduce_all(c, [&](int r) { return box(r, c.index, 0); });
+    // Of two ranks the other one is the only reader of a box.
+    reduce_all(c, [&](int r) { return topology.size == 2 ? taken(box(r, c.index, 0)) : box(r, c.index, 0); });
   });
   return b.build();
 }

@@ -87,7 +87,9 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
         } else {
           b.wait({{kCopied, static_cast<std::uint16_t>(root), c.index}});
         }
-        b.copy(place(c), {output(c.offset, c.stride)}, c.bytes);
+        // Of two ranks the other one is the only reader of the box.
+        const Operand source = size == 2 && !inlined ? taken(place(c)) : place(c);
+        b.copy(source, {output(c.offset, c.stride)}, c.bytes);
         // Nobody waits for the last two chunks to be read: the engine guards slots between collectives.
         if (c.index + 2 < chunks) {
           b.signal(me, kRead, c.index);

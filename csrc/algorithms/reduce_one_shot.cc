@@ -31,6 +31,8 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   const std::int64_t chunk_bytes = limits.slot_bytes / problem.element() * problem.element();
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   const auto place = [&](int r, const Chunk& c) { return inlined ? inline_payload(r) : box(r, c.index, 0); };
+  // Nobody but the root reads a box.
+  const auto source = [&](int r, const Chunk& c) { return inlined ? place(r, c) : taken(place(r, c)); };
   ScheduleBuilder b;
   // Waits until the root has read a chunk, the first time for its header too: that one is compared.
   bool seen = false;
@@ -58,7 +60,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
         std::vector<FlagRef> flags;
         std::vector<Operand> sources;
         for (int r = 0; r < topology.size; ++r) {
-          sources.push_back(r == me ? input(c.offset, c.stride) : place(r, c));
+          sources.push_back(r == me ? input(c.offset, c.stride) : source(r, c));
           if (r != me) {
             flags.push_back({copied, static_cast<std::uint16_t>(r), c.index});
           }

@@ -228,6 +228,10 @@ Operand scratch_at(std::int64_t offset, std::int64_t stride) { return {Region::k
 Operand box(int member, std::int32_t chunk, std::int64_t offset) {
   return {Region::kBox, static_cast<std::uint16_t>(member), chunk, offset, 0};
 }
+Operand taken(Operand operand) {
+  operand.take = true;
+  return operand;
+}
 Operand inline_payload(int member) { return {Region::kInline, static_cast<std::uint16_t>(member), 0, 0, 0}; }
 Operand peer_input(int member, std::int64_t offset, std::int64_t stride) {
   return {Region::kPeerInput, static_cast<std::uint16_t>(member), 0, offset, stride};

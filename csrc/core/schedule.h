@@ -39,6 +39,7 @@ struct Operand {
   std::int32_t chunk = 0;   // kBox: selects the slot
   std::int64_t offset = 0;  // bytes
   std::int64_t stride = 0;  // bytes added per loop iteration
+  bool take = false;        // a source in a box that only this rank reads: see core/take.h
 };
 
 enum class StepKind : std::uint8_t {
@@ -159,6 +160,8 @@ Operand input(std::int64_t offset, std::int64_t stride = 0);
 Operand output(std::int64_t offset, std::int64_t stride = 0);
 Operand scratch_at(std::int64_t offset, std::int64_t stride = 0);
 Operand box(int member, std::int32_t chunk, std::int64_t offset);
+// The same operand, of which this rank is the only reader.
+Operand taken(Operand operand);
 Operand inline_payload(int member);
 Operand peer_input(int member, std::int64_t offset, std::int64_t stride = 0);
 Operand peer_output(int member, std::int64_t offset, std::int64_t stride = 0);

@@ -15,8 +15,6 @@ inline void relax() {
 #endif
 }
 
-bool of_caller(Region region) { return region == Region::kInput || region == Region::kOutput; }
-
 }  // namespace
 
 Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links)
@@ -120,127 +118,6 @@ void Executor::wake_peers() {
   for (const int r : mapped_peers_) {
     domain_->wake(r);
   }
-}
-
-// Where an operand lies, `done` bytes after its start.
-std::byte* Executor::address(Work& work, const Operand& operand, std::int64_t done) const {
-  const std::int64_t offset = operand.offset + operand.stride * work.iteration + done;
-  switch (operand.region) {
-    case Region::kInput:
-      return work.input.spans[0].data + offset;
-    case Region::kOutput:
-      return work.output.spans[0].data + offset;
-    case Region::kScratch:
-      return work.scratch.data() + offset;
-    case Region::kBox:
-      return domain_->box(operand.member, work.base + operand.chunk + work.iteration) + offset;
-    case Region::kInline:
-      return domain_->header(operand.member, work.sequence).payload + offset;
-    case Region::kPeerInput:
-      return domain_->heap(operand.member) + work.input_heap_offset + offset;
-    case Region::kPeerOutput:
-      return domain_->heap(operand.member) + work.output_heap_offset + offset;
-  }
-  return nullptr;
-}
-
-// A copy or a reduction of `bytes` bytes that are contiguous in every operand.
-template <typename Place>
-void Executor::move_piece(Work& work, const Step& step, std::int64_t bytes, const Place& place) {
-  const auto sources = work.plan->schedule.sources(step);
-  const auto destinations = work.plan->schedule.destinations(step);
-  if (step.kind == StepKind::kCopy) {
-    const std::byte* source = place(sources[0]);
-    for (const Operand& operand : destinations) {
-      std::byte* destination = place(operand);
-      if (destination != source) {
-        std::memcpy(destination, source, bytes);
-      }
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    work.sources[i] = place(sources[i]);
-  }
-  for (std::size_t i = 0; i < destinations.size(); ++i) {
-    work.destinations[i] = place(destinations[i]);
-  }
-  const ReduceFunction reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
-  reduce(work.destinations.data(), static_cast<int>(destinations.size()), work.sources.data(),
-         static_cast<int>(sources.size()), bytes >> work.plan->element_shift, work.divisor);
-}
-
-void Executor::move(Work& work, const Step& step) {
-  if (work.input.count <= 1) {
-    if (step.length > 0) {
-      move_piece(work, step, step.length, [&](const Operand& operand) { return address(work, operand, 0); });
-    }
-    return;
-  }
-  // Buffers of several spans are done piece by piece: input and output have the same spans, so all operands of the
-  // caller break at the same places.
-  const Operand* split = nullptr;
-  for (const auto& operands : {work.plan->schedule.sources(step), work.plan->schedule.destinations(step)}) {
-    for (const Operand& operand : operands) {
-      split = of_caller(operand.region) ? &operand : split;
-    }
-  }
-  SpanCursor in(work.input);
-  SpanCursor out(work.output);
-  for (std::int64_t done = 0; done < step.length;) {
-    std::int64_t bytes = step.length - done;
-    if (split != nullptr) {
-      const std::int64_t offset = split->offset + split->stride * work.iteration + done;
-      in.seek(offset);
-      out.seek(offset);
-      bytes = in.piece(bytes).bytes;
-    }
-    move_piece(work, step, bytes, [&](const Operand& operand) {
-      return of_caller(operand.region) ? (operand.region == Region::kInput ? in : out).piece(bytes).data
-                                       : address(work, operand, done);
-    });
-    done += bytes;
-  }
-}
-
-SpanCursor Executor::cursor(Work& work, const Operand& operand, std::int64_t bytes) {
-  if (of_caller(operand.region)) {
-    SpanCursor result(operand.region == Region::kInput ? work.input : work.output);
-    result.seek(operand.offset + operand.stride * work.iteration);
-    return result;
-  }
-  const Span& span = work.flat.emplace_back(Span{address(work, operand, 0), bytes});
-  return SpanCursor({&span, 1, bytes});
-}
-
-void Executor::post(Work& work, const Step& step) {
-  const auto& peers = work.plan->peers;
-  const auto position = std::find(peers.begin(), peers.end(), step.peer) - peers.begin();
-  Stream& stream = work.streams[position];
-  const Schedule& schedule = work.plan->schedule;
-  if (step.kind == StepKind::kSend) {
-    SendRequest& request = work.sends.emplace_back();
-    request.remaining = step.length;
-    request.token = step.length == 0;
-    if (!request.token) {
-      request.source = cursor(work, schedule.sources(step)[0], step.length);
-    }
-    stream.sends.push_back(&request);
-    return;
-  }
-  ReceiveRequest& request = work.receives.emplace_back();
-  request.remaining = step.length;
-  request.token = step.length == 0;
-  request.element = work.plan->problem.element();
-  if (!request.token) {
-    request.destination = cursor(work, schedule.destinations(step)[0], step.length);
-  }
-  if (!request.token && step.kind == StepKind::kReceiveReduce) {
-    request.source = cursor(work, schedule.sources(step)[0], step.length);
-    request.reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
-    request.divisor = work.divisor;
-  }
-  stream.receives.push_back(&request);
 }
 
 // Drives the links once. There: no receive (or no send) is outstanding any more.

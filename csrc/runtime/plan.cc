@@ -55,6 +55,9 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
                               std::string(name(problem.dtype)));
     }
   }
+  for (const Operand& operand : schedule.operands) {
+    plan->takes = plan->takes || operand.take;
+  }
   for (const Step& step : schedule.steps) {
     plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
     if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {

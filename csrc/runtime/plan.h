@@ -23,6 +23,7 @@ struct Plan {
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // the schedule publishes the header line by itself
   std::size_t max_operands = 0;
+  bool takes = false;     // a source of the schedule is marked Operand::take
   int element_shift = 0;  // log2 of the size of an element
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/take.h"
+
 namespace collectives {
 namespace {
 
@@ -110,8 +112,9 @@ class MappedLink final : public Link {
         const void* const sources[] = {data + offset_, source.data};
         request.reduce(destinations, 1, sources, 2, piece.bytes / request.element, request.divisor);
         request.source.advance(piece.bytes);
+        take_lines(data + offset_, piece.bytes);
       } else {
-        std::memcpy(piece.data, data + offset_, piece.bytes);
+        copy_taking(piece.data, data + offset_, piece.bytes);
       }
       request.destination.advance(piece.bytes);
       request.remaining -= piece.bytes;

@@ -54,6 +54,10 @@ Data Machine::load(int r, const Operand& operand, std::int64_t bytes, int backgr
   for (std::size_t w = 0; w < moved.size(); ++w) {
     verdict_.link_bytes[w][static_cast<std::size_t>(r)] += moved[w];
   }
+  if (operand.take) {
+    from.memory->write(actor(r), from.offset,
+                       data);  // the same values again, but a write to all who could race with it
+  }
   return data;
 }
 

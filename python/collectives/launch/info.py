@@ -19,7 +19,7 @@ _FRAMEWORKS = {  # module: names of its distributions
     "torch": ("torch",),
     "jax": ("jax",),
 }
-_NCCL_WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+_NCCL_WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu13", "nvidia-nccl-cu11")
 
 
 def info() -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _nccl() -> dict[str, Any]:
             return {"found": True, "version": distribution.version, "where": str(path)}
     library, name, reason = _library(("libnccl.so.2", "libnccl.so"))
     if library is None:
-        return {"found": False, "why": f"{reason}. Install the wheel nvidia-nccl-cu12, or the package libnccl2"}
+        return {"found": False, "why": f"{reason}. Install the wheel nvidia-nccl-cu13, or the package libnccl2"}
     version = ctypes.c_int(0)
     if library.ncclGetVersion(ctypes.byref(version)) != 0:
         return {"found": False, "where": name, "why": "ncclGetVersion fails; reinstall NCCL"}
