@@ -49,14 +49,14 @@ Range ScheduleBuilder::put(const std::vector<Operand>& operands) {
   return range;
 }
 
-ScheduleBuilder& ScheduleBuilder::copy(Operand source, std::vector<Operand> destinations, std::int64_t bytes) {
+ScheduleBuilder& ScheduleBuilder::copy(Operand source, const std::vector<Operand>& destinations, std::int64_t bytes) {
   Step& step = append(StepKind::kCopy, bytes);
   step.sources = put({source});
   step.destinations = put(destinations);
   return *this;
 }
 
-ScheduleBuilder& ScheduleBuilder::reduce(std::vector<Operand> sources, std::vector<Operand> destinations,
+ScheduleBuilder& ScheduleBuilder::reduce(const std::vector<Operand>& sources, const std::vector<Operand>& destinations,
                                          std::int64_t bytes, bool finish) {
   Step& step = append(StepKind::kReduce, bytes);
   step.finish = finish;

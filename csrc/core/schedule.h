@@ -118,9 +118,9 @@ struct Chunk {
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder& copy(Operand source, std::vector<Operand> destinations, std::int64_t bytes);
-  ScheduleBuilder& reduce(std::vector<Operand> sources, std::vector<Operand> destinations, std::int64_t bytes,
-                          bool finish);
+  ScheduleBuilder& copy(Operand source, const std::vector<Operand>& destinations, std::int64_t bytes);
+  ScheduleBuilder& reduce(const std::vector<Operand>& sources, const std::vector<Operand>& destinations,
+                          std::int64_t bytes, bool finish);
   ScheduleBuilder& send(int peer, Operand source, std::int64_t bytes);
   ScheduleBuilder& receive(int peer, Operand destination, std::int64_t bytes);
   ScheduleBuilder& receive_reduce(int peer, Operand source, Operand destination, std::int64_t bytes, bool finish);
