@@ -19,10 +19,6 @@ class Lock {
     }
     contenders_.fetch_sub(1, std::memory_order_relaxed);
   }
-  bool try_lock() {
-    std::uint32_t expected = 0;
-    return state_.compare_exchange_strong(expected, 1, std::memory_order_acquire);
-  }
   void unlock() {
     if (state_.exchange(0, std::memory_order_release) == 2) {
       state_.notify_one();
