@@ -179,8 +179,10 @@ PyMethodDef g_methods[] = {
      "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
      "Returns when all ranks have called it."},
     {"_start", start, METH_VARARGS,
-     "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async)\n--\n\n"
-     "Starts a collective over lists of plain arrays and returns its Work."},
+     "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
+     "lengths)\n"
+     "--\n\n"
+     "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef g_members[] = {

@@ -37,6 +37,9 @@ PYBIND11_MODULE(_core, m) {
     return info;
   });
   m.def(
+      "_dtype_name", [](int dtype) { return std::string(collectives::name(static_cast<collectives::DType>(dtype))); },
+      "The name of an element type of the core.");
+  m.def(
       "_dtype_of",
       [](py::handle array) { return collectives::dtype_of(reinterpret_cast<PyArrayObject*>(array.ptr())); },
       "The number of the element type of a NumPy array, -1 when it has none here.");

@@ -16,7 +16,9 @@ constexpr std::size_t kMaxActive = 8;
 
 void unpack(const std::byte* from, const std::vector<Span>& to) {
   for (const Span& span : to) {
-    std::memcpy(span.data, from, span.bytes);
+    if (span.bytes > 0) {
+      std::memcpy(span.data, from, span.bytes);
+    }
     from += span.bytes;
   }
 }
@@ -222,11 +224,8 @@ bool Communicator::drive() {
 
 void Communicator::complete(Work& work) {
   executor_->end(work);
-  if (!work.packed.empty()) {
-    const bool has_result = work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank();
-    if (has_result) {
-      unpack(work.packed.data(), work.output_spans);
-    }
+  if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
+    unpack(work.result_span.data, work.output_spans);
   }
   mapped_bytes_ += work.plan->mapped_bytes;
   work.state.store(WorkState::kDone, std::memory_order_release);

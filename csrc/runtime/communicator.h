@@ -79,6 +79,7 @@ class Communicator {
  private:
   void prepare(Work& work, const Call& call);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
+  void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
   void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
@@ -106,6 +107,7 @@ class Communicator {
   std::vector<std::unique_ptr<Link>> mapped_links_;
   std::unique_ptr<Executor> executor_;
   PlanCache plans_;
+  std::vector<std::int64_t> counts_;  // of the call that is being prepared
   std::deque<std::shared_ptr<Work>> queued_;
   std::vector<std::shared_ptr<Work>> active_;
   std::shared_ptr<Work> spare_;

@@ -39,6 +39,7 @@ void Executor::begin(Work& work) {
   if (work.sources.size() < plan.max_operands) {
     work.sources.resize(plan.max_operands);
     work.destinations.resize(plan.max_operands);
+    work.cursors.resize(2 * plan.max_operands);
   }
   if (work.scratch.size() < static_cast<std::size_t>(plan.schedule.scratch_bytes)) {
     work.scratch.resize(plan.schedule.scratch_bytes);
@@ -55,7 +56,7 @@ void Executor::open_stream(Work& work, int peer) {
   Stream& stream = work.streams.emplace_back();
   work.stream_peers.push_back(peer);
   stream.key = {communicator_, work.sequence};
-  stream.signature = work.plan->signature;
+  stream.signature = work.signature;
   links_[peer]->open(stream);
 }
 
@@ -74,7 +75,7 @@ void Executor::end(Work& work) {
 }
 
 bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
-  if (theirs == work.plan->signature) {
+  if (theirs == work.signature) {
     return false;
   }
   mismatched_rank_ = rank;
@@ -104,7 +105,7 @@ Executor::Look Executor::look(const Work& work, const FlagRef& flag) {
 void Executor::signal(const Work& work, const FlagRef& flag) {
   if (flag.flag == kHeaderFlag) {
     HeaderLine& line = domain_->header(rank_, work.sequence);
-    line.signature = work.plan->signature;
+    line.signature = work.signature;
     const std::uint64_t incomplete = work.sequence + 1 - completed;
     line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);
   } else {

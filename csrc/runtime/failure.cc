@@ -108,7 +108,7 @@ void Communicator::finish(Work& work, const Report& report) {
 // Ranks disagree about a collective.
 void Communicator::mismatch(Work& work) {
   const int other = executor_->mismatched_rank();
-  const Signature& mine = work.plan->signature;
+  const Signature& mine = work.signature;
   const Signature theirs = executor_->mismatched_signature();
   const bool lower = rank() < other;
   Report report;

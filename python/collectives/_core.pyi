@@ -30,6 +30,7 @@ class Communicator:
         timeout: float | None,
         name: str | None,
         is_async: bool,
+        lengths: list[int] | None,
     ) -> Work: ...
     @overload
     def all_reduce(
@@ -193,6 +194,7 @@ def _best_isa() -> str: ...
 def _bytes_by_transport(arg0: object, /) -> dict[str, Any]: ...
 def _close(arg0: object, /) -> None: ...
 def _describe(arg0: object, /) -> dict[str, Any]: ...
+def _dtype_name(arg0: int, /) -> str: ...
 def _dtype_of(arg0: object, /) -> int: ...
 def _flag_latency(arg0: object, arg1: int, arg2: int, arg3: float, /) -> float: ...
 def _heap(arg0: object, /) -> tuple[int, int]: ...
@@ -206,6 +208,7 @@ def _mutations(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
@@ -231,6 +234,7 @@ def _schedule_text(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
@@ -247,6 +251,7 @@ def _survivors(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
@@ -262,6 +267,7 @@ def _unsupported(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
@@ -276,6 +282,7 @@ def _verify(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
