@@ -239,6 +239,8 @@ void bind_communicator(py::module_& m) {
     result["closed"] = communicator.closed();
     result["failed"] = communicator.failed();
     result["timeout"] = communicator.options().timeout_s;
+    result["id"] = communicator.options().id;
+    result["world_rank"] = communicator.world_rank(communicator.rank());
     return result;
   });
   m.def("_bytes_by_transport", [](py::handle c) {

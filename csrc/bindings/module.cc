@@ -25,6 +25,7 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_work(m);
   collectives::bind_communicator(m);
   collectives::bind_connect(m);
+  collectives::bind_groups(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);
   m.def(

@@ -22,7 +22,8 @@ Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, s
       rank_(rank),
       domain_(domain),
       links_(std::move(links)),
-      peers_completed_(links_.size(), 0) {
+      peers_completed_(links_.size(), 0),
+      sent_(links_.size(), 0) {
   for (int r = 0; domain_ != nullptr && r < domain_->size(); ++r) {
     if (r != rank_ && domain_->has(r)) {
       mapped_peers_.push_back(r);
@@ -66,6 +67,7 @@ void Executor::end(Work& work) {
   }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
     links_[work.stream_peers[i]]->close(work.streams[i]);
+    sent_[work.stream_peers[i]] += work.streams[i].bytes_sent;
   }
   work.streams.clear();
   work.stream_peers.clear();

@@ -80,7 +80,10 @@ void Communicator::check_usable() const {
   ErrorContext context;
   context.rank = rank();
   if (closed_) {
-    throw CollectivesError(ErrorKind::kClosed, "the communicator is closed; call collectives.init() for a new one",
+    throw CollectivesError(ErrorKind::kClosed,
+                           options_.members.empty()
+                               ? "the communicator is closed; call collectives.init() for a new one"
+                               : "the communicator of this group is closed; make a new group",
                            context);
   }
   if (error_ != nullptr) {

@@ -179,6 +179,14 @@ class Communicator:
     ) -> _PublicWork: ...
 
 @final
+class Reservation:
+    """What a rank has set aside for a group that is being made."""
+
+    def cancel(self) -> None: ...
+    def make(self, places: Sequence[tuple[bool, int]]) -> object: ...
+    def told(self) -> tuple[bool, bool, bool, int]: ...
+
+@final
 class Work:
     """The engine's side of collectives.Work."""
 
@@ -215,6 +223,7 @@ def _mutations(
     inline_bytes: int = 40,
     rank: int = 0,
 ) -> list[str]: ...
+def _propose(arg0: object, /) -> int: ...
 def _reduce(
     isa: str,
     dtype: str,
@@ -225,6 +234,7 @@ def _reduce(
     destinations: Sequence[int],
     count: int,
 ) -> None: ...
+def _reserve(arg0: object, arg1: int, arg2: Sequence[int], /) -> Reservation: ...
 def _schedule_text(
     collective: str,
     algorithm: str,

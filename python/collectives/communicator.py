@@ -6,14 +6,14 @@ what is not one plain array comes back here, to ``_general``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _parts, _symmetric
+from . import _core, _groups, _parts, _symmetric
 from ._arguments import Array, as_arrays, check_dtypes, check_options, check_outputs, is_plain, plain, same_memory
 from ._layout import Counts
 
@@ -65,7 +65,8 @@ class Work:
 
 
 class Communicator(_core.Communicator):
-    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``.
+    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``, and out of another one by
+    ``split``, ``dup`` and ``new_group``.
 
     All ranks must issue the same collectives in the same order. The result has the same bits on every rank. A
     communicator whose collective failed cannot be used again.
@@ -117,7 +118,10 @@ class Communicator(_core.Communicator):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<collectives.Communicator rank {self._rank} of {self._size}{', closed' if self.closed else ''}>"
+        about = _core._describe(self)
+        group = f", group {about['id']}, world rank {about['world_rank']}" if about["id"] else ""
+        closed = ", closed" if about["closed"] else ""
+        return f"<collectives.Communicator rank {self._rank} of {self._size}{group}{closed}>"
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
         """A new array in symmetric memory, which all ranks of the host have mapped: collectives on it copy nothing.
@@ -132,7 +136,10 @@ class Communicator(_core.Communicator):
         return self._heap.allocate(shape, np.dtype(dtype))
 
     def bytes_by_transport(self) -> dict[str, int]:
-        """Payload bytes that this rank has moved so far, by transport ("local", "shm", "tcp")."""
+        """Payload bytes that this rank has moved so far, by transport ("local", "shm", "tcp").
+
+        Those of this communicator only. What went over TCP is counted when a collective is over.
+        """
         return _core._bytes_by_transport(self)
 
     def all_gather(
@@ -321,3 +328,43 @@ class Communicator(_core.Communicator):
         if async_op:
             return pending
         return pending.result()
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Parts the ranks into groups, one for each color. A collective call.
+
+        The new communicators count their own collectives: what is in flight on one neither waits for another nor fails
+        with it. They share the connections and the memory of this process, and live on when this communicator is closed.
+
+        Args:
+            color: which group this rank joins, 0 or more; ``None`` for none.
+            key: the ranks of a group are ordered by key, and by their present rank where keys are equal.
+
+        Returns:
+            The communicator of this rank's group, ``None`` without a color. It inherits the timeout.
+
+        Raises:
+            TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
+            MismatchError: another rank made another call.
+            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room but
+                for symmetric memory, ``empty`` of the group gives ordinary arrays.
+        """
+        return _groups.split(self, color, key)
+
+    def dup(self) -> Communicator:
+        """A communicator of the same ranks with a sequence of collectives of its own. A collective call; see ``split``."""
+        return _groups.dup(self)
+
+    def new_group(self, ranks: Iterable[int]) -> Communicator | None:
+        """A communicator of some of the ranks: its rank i is ``ranks[i]``. A collective call of all ranks; see ``split``.
+
+        Args:
+            ranks: the members, the same list on every rank.
+
+        Returns:
+            The communicator on members, ``None`` on others.
+
+        Raises:
+            ValueError: the list is empty, names a rank twice, or one that does not exist.
+            MismatchError: ranks passed different lists.
+        """
+        return _groups.new_group(self, ranks)
