@@ -96,16 +96,31 @@ def _text(row: npt.NDArray[np.int64]) -> str:
     return f"shape {shape_of(row)} of {dtype_of(row)}"
 
 
-def as_rows(counts: Counts, tensors: int, parts: int) -> list[list[int]]:
-    """The argument `counts` as a list of lengths for each tensor."""
-    rows: Any = [counts] * tensors if isinstance(counts, (int, np.integer)) or tensors == 1 else counts
-    if not isinstance(rows, Iterable) or len(list(rows)) != tensors:
-        raise ValueError(f"counts is {counts!r}; for {tensors} tensors it has {tensors} entries, one for each")
+def _is_length(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def as_rows(counts: Counts, as_list: bool, tensors: int, parts: int) -> list[list[int]]:
+    """The argument `counts` as a list of lengths for each tensor.
+
+    Args:
+        counts: as the caller gave it.
+        as_list: the tensors came as a list, so there is an entry for each, unless one number serves all.
+        tensors, parts: how many there are.
+    """
+    if not _is_length(counts) and not isinstance(counts, Iterable):
+        raise TypeError(f"counts is {counts!r}; a number of rows, or one for each rank, is accepted")
+    entries: list[Any] = list(counts) if as_list and isinstance(counts, Iterable) else [counts] * tensors
+    if len(entries) != tensors:
+        raise ValueError(f"counts has {len(entries)} entries; x is a list of {tensors} tensors and each needs one")
     result = []
-    for entry in rows:
-        row = [entry] * parts if isinstance(entry, (int, np.integer)) else list(entry)
-        if not all(isinstance(c, (int, np.integer)) and c >= 0 for c in row):
-            raise TypeError(f"counts is {counts!r}; numbers of rows, at least 0, are accepted")
+    for entry in entries:
+        row = list(entry) if isinstance(entry, Iterable) else [entry] * parts
+        for count in row:
+            if not _is_length(count):
+                raise TypeError(f"counts has {count!r} of type {type(count).__name__}; numbers of rows are accepted")
+            if count < 0:
+                raise ValueError(f"counts has {count}; a number of rows is at least 0")
         if len(row) != parts:
             raise ValueError(f"counts has {len(row)} entries; the group has {parts} ranks and each needs one")
         result.append([int(c) for c in row])

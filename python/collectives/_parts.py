@@ -105,11 +105,11 @@ def _start(
 
 
 def _joined_rows(
-    comm: Communicator, collective: str, tensors: Sequence[Array], counts: Counts, options: Options
+    comm: Communicator, collective: str, tensors: Sequence[Array], as_list: bool, counts: Counts, options: Options
 ) -> list[list[int]]:
     """How many rows of each tensor each rank gives."""
     if counts is not None:
-        rows = _layout.as_rows(counts, len(tensors), comm.size)
+        rows = _layout.as_rows(counts, as_list, len(tensors), comm.size)
         _layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
         return rows
     tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
@@ -117,12 +117,12 @@ def _joined_rows(
     return [[int(table[t, 2]) for table in tables] for t in range(len(tensors))]
 
 
-def _split_rows(comm: Communicator, collective: str, tensors: Sequence[Array], counts: Counts) -> Any:
+def _split_rows(comm: Communicator, collective: str, tensors: Sequence[Array], as_list: bool, counts: Counts) -> Any:
     """How many rows of each tensor go to each rank: [tensor, rank]."""
     if counts is None:
         rows = _layout.even_rows(tensors, comm.size, collective)
     else:
-        rows = _layout.as_rows(counts, len(tensors), comm.size)
+        rows = _layout.as_rows(counts, as_list, len(tensors), comm.size)
         _layout.check_rows(tensors, rows, "x")
     return np.array(rows, np.int64).reshape(len(tensors), comm.size)
 
@@ -134,7 +134,8 @@ def _dtype(tensors: Sequence[Array]) -> np.dtype[Any]:
 def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_gather``."""
     tensors = _tensors(comm, "all_gather", x, "x", options)
-    rows = _joined_rows(comm, "all_gather", tensors, counts, options)
+    as_list = isinstance(x, (list, tuple))
+    rows = _joined_rows(comm, "all_gather", tensors, as_list, counts, options)
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)]
     return _start(
         comm,
@@ -146,7 +147,7 @@ def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
         x_rows=None,
         out_rows=rows,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
+        as_list=as_list,
         dtype=_dtype(tensors),
     )
 
@@ -154,7 +155,8 @@ def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
 def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.gather``."""
     tensors = _tensors(comm, "gather", x, "x", options)
-    rows = _joined_rows(comm, "gather", tensors, counts, options)
+    as_list = isinstance(x, (list, tuple))
+    rows = _joined_rows(comm, "gather", tensors, as_list, counts, options)
     here = comm.rank == options.root
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)] if here else None
     return _start(
@@ -167,14 +169,14 @@ def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Option
         x_rows=None,
         out_rows=rows if here else None,
         out=out if here else None,
-        as_list=isinstance(x, (list, tuple)),
+        as_list=as_list,
         dtype=_dtype(tensors),
     )
 
 
-def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, root: int) -> tuple[Any, bool]:
+def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, as_list: bool, root: int) -> tuple[Any, bool]:
     """What the root knows, on every rank: its table, and whether its tensors are a list."""
-    head = np.array([0, is_list] if table is None else [len(table), is_list], np.int64)
+    head = np.array([0, as_list] if table is None else [len(table), as_list], np.int64)
     comm.broadcast(head, root)
     if table is None:
         table = np.empty((int(head[0]), _layout.DESCRIPTION + comm.size), np.int64)
@@ -188,10 +190,10 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
     if here and x is None:
         raise TypeError(f"x is None on rank {comm.rank}, which is the root; pass the array to scatter")
     tensors = _tensors(comm, "scatter", x if here else [], "x", options)
-    table = None
+    as_list, table = isinstance(x, (list, tuple)), None
     if here:
-        table = np.hstack([_layout.describe(tensors), _split_rows(comm, "scatter", tensors, counts)])
-    table, is_list = _tell(comm, table, isinstance(x, (list, tuple)), options.root)
+        table = np.hstack([_layout.describe(tensors), _split_rows(comm, "scatter", tensors, as_list, counts)])
+    table, as_list = _tell(comm, table, as_list, options.root)
     rows = [[int(c) for c in row[_layout.DESCRIPTION :]] for row in table]
     trailing = [_layout.shape_of(row)[1:] for row in table]
     return _start(
@@ -204,7 +206,7 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
         x_rows=rows if here else None,
         out_rows=None,
         out=out,
-        as_list=is_list,
+        as_list=as_list,
         dtype=_layout.dtype_of(table[0]) if len(table) else np.dtype(np.uint8),
     )
 
@@ -212,7 +214,8 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
 def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.reduce_scatter``."""
     tensors = _tensors(comm, "reduce_scatter", x, "x", options)
-    rows = _split_rows(comm, "reduce_scatter", tensors, counts)
+    as_list = isinstance(x, (list, tuple))
+    rows = _split_rows(comm, "reduce_scatter", tensors, as_list, counts)
     return _start(
         comm,
         "reduce_scatter",
@@ -223,7 +226,7 @@ def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options
         x_rows=rows,
         out_rows=None,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
+        as_list=as_list,
         dtype=_dtype(tensors),
     )
 
@@ -231,7 +234,8 @@ def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options
 def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_to_all``."""
     tensors = _tensors(comm, "all_to_all", x, "x", options)
-    own = _split_rows(comm, "all_to_all", tensors, counts)
+    as_list = isinstance(x, (list, tuple))
+    own = _split_rows(comm, "all_to_all", tensors, as_list, counts)
     if counts is None:
         tables = np.stack([own] * comm.size)  # a rank with other lengths has another signature
     else:
@@ -245,11 +249,11 @@ def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
         "all_to_all",
         tensors,
         [(int(r.sum()), *a.shape[1:]) for a, r in zip(tensors, arriving, strict=True)],
-        _layout.lengths(matrices.reshape(len(tensors), -1).tolist(), [_layout.width(a) for a in tensors]),
+        _layout.lengths(matrices.reshape(len(tensors), comm.size**2).tolist(), [_layout.width(a) for a in tensors]),
         options,
         x_rows=own,
         out_rows=arriving,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
+        as_list=as_list,
         dtype=_dtype(tensors),
     )
