@@ -150,23 +150,33 @@ def width(array: Array) -> int:
     return math.prod(array.shape[1:])
 
 
-def fit_outputs(out: Sequence[Array] | None, shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Array]:
-    """The arrays of `out`, which must have these shapes, or new ones."""
-    if out is None:
-        return [np.empty(shape, dtype.newbyteorder("=")) for shape in shapes]
+def check_outputs(out: Sequence[Array], shapes: Sequence[tuple[int | None, ...]], dtype: np.dtype[Any] | None) -> None:
+    """Raises ValueError unless the arrays can take results of these shapes; None is a length that is not known yet."""
     if len(out) != len(shapes):
         raise ValueError(f"out has {len(out)} tensors; {len(shapes)} are needed")
     for i, (array, shape) in enumerate(zip(out, shapes, strict=True)):
-        if array.shape != shape or array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+        fits = array.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+        if not fits or (dtype is not None and array.dtype.newbyteorder("=") != dtype.newbyteorder("=")):
+            needed = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," * (len(shape) == 1)) + ")"
             raise ValueError(
-                f"out[{i}] has shape {array.shape} and dtype {array.dtype}; shape {shape} and dtype {dtype} are needed"
+                f"out[{i}] has shape {array.shape} and dtype {array.dtype}; shape {needed} and dtype {dtype} are needed"
             )
+    check_writable(out)
+
+
+def check_writable(out: Sequence[Array]) -> None:
+    """Raises ValueError unless the arrays can be written, each for itself."""
+    for i, array in enumerate(out):
         if not array.flags.writeable:
             raise ValueError(f"out[{i}] is read-only and would be written")
         for j in range(i):
             if np.may_share_memory(array, out[j]) and np.shares_memory(array, out[j]):
                 raise ValueError(f"out[{j}] and out[{i}] share memory; pass arrays that do not overlap")
-    return list(out)
+
+
+def new_outputs(shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Array]:
+    """Arrays for results, in native byte order."""
+    return [np.empty(shape, dtype.newbyteorder("=")) for shape in shapes]
 
 
 def apart(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _layout
+from . import _core, _layout
 from ._arguments import Array, as_arrays, check_dtypes, check_options, is_plain, plain
 from ._layout import Counts
 
@@ -42,6 +42,11 @@ class Options:
 def _tensors(comm: Communicator, collective: str, x: Any, what: str, options: Options) -> list[Array]:
     """The arrays of an argument, checked; those of no dimensions as one row."""
     check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
+    # A wrong name must be seen before the ranks tell each other anything.
+    if options.algorithm != "auto":
+        names = [a["name"] for a in _core._algorithms(collective)]
+        if options.algorithm not in names:
+            raise ValueError(f"{collective} has no algorithm {options.algorithm!r}; there are auto, {', '.join(names)}")
     arrays = as_arrays(x, what)
     check_dtypes(arrays, collective, options.op)
     return [a.reshape(1) if a.ndim == 0 else a for a in arrays]
@@ -60,6 +65,7 @@ def _start(
     out: Any,
     as_list: bool,
     dtype: np.dtype[Any],
+    learned: bool = False,
 ) -> Any:
     """Starts the collective and returns its result, or its Work.
 
@@ -72,10 +78,20 @@ def _start(
         out: as the caller gave it.
         as_list: the result is a list.
         dtype: of all tensors.
+        learned: the shapes come from other ranks, which have begun the collective. They would wait for this rank in
+            vain if it did not take part, so an `out` that does not fit is refused afterwards.
     """
     from .communicator import Work
 
-    results = _layout.fit_outputs(None if out is None else as_arrays(out, "out"), shapes or [], dtype)
+    unfit = None
+    results = _layout.new_outputs(shapes or [], dtype) if out is None else as_arrays(out, "out")
+    if out is not None:
+        try:
+            _layout.check_outputs(results, shapes or [], dtype)
+        except ValueError as error:
+            if not learned:
+                raise
+            unfit, results = error, _layout.new_outputs(shapes or [], dtype)
     targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
     given = [plain(a) for a in _layout.apart(x, results)]
     work = comm._start(
@@ -91,6 +107,9 @@ def _start(
         bool(options.async_op),
         lengths,
     )
+    if unfit is not None:
+        work.wait(-1.0)
+        raise unfit
 
     def finish() -> None:
         for target, source in zip(results, targets, strict=True):
@@ -104,14 +123,27 @@ def _start(
     return pending if options.async_op else pending.result()
 
 
+def _check_early(out: Any, tensors: Sequence[Array]) -> None:
+    """What can be said of `out` before the ranks tell each other their lengths."""
+    if out is not None:
+        _layout.check_outputs(as_arrays(out, "out"), [(None, *a.shape[1:]) for a in tensors], _dtype(tensors))
+
+
 def _joined_rows(
-    comm: Communicator, collective: str, tensors: Sequence[Array], as_list: bool, counts: Counts, options: Options
+    comm: Communicator,
+    collective: str,
+    tensors: Sequence[Array],
+    as_list: bool,
+    out: Any,
+    counts: Counts,
+    options: Options,
 ) -> list[list[int]]:
     """How many rows of each tensor each rank gives."""
     if counts is not None:
         rows = _layout.as_rows(counts, as_list, len(tensors), comm.size)
         _layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
         return rows
+    _check_early(out, tensors)
     tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
     _layout.check_alike(comm, tables, collective)
     return [[int(table[t, 2]) for table in tables] for t in range(len(tensors))]
@@ -135,7 +167,7 @@ def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
     """See ``Communicator.all_gather``."""
     tensors = _tensors(comm, "all_gather", x, "x", options)
     as_list = isinstance(x, (list, tuple))
-    rows = _joined_rows(comm, "all_gather", tensors, as_list, counts, options)
+    rows = _joined_rows(comm, "all_gather", tensors, as_list, out, counts, options)
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)]
     return _start(
         comm,
@@ -149,15 +181,16 @@ def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
         out=out,
         as_list=as_list,
         dtype=_dtype(tensors),
+        learned=counts is None,
     )
 
 
 def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.gather``."""
     tensors = _tensors(comm, "gather", x, "x", options)
-    as_list = isinstance(x, (list, tuple))
-    rows = _joined_rows(comm, "gather", tensors, as_list, counts, options)
-    here = comm.rank == options.root
+    as_list, here = isinstance(x, (list, tuple)), comm.rank == options.root
+    out = out if here else None
+    rows = _joined_rows(comm, "gather", tensors, as_list, out, counts, options)
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)] if here else None
     return _start(
         comm,
@@ -168,19 +201,21 @@ def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Option
         options,
         x_rows=None,
         out_rows=rows if here else None,
-        out=out if here else None,
+        out=out,
         as_list=as_list,
         dtype=_dtype(tensors),
+        learned=counts is None,
     )
 
 
-def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, as_list: bool, root: int) -> tuple[Any, bool]:
+def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, as_list: bool, options: Options) -> tuple[Any, bool]:
     """What the root knows, on every rank: its table, and whether its tensors are a list."""
     head = np.array([0, as_list] if table is None else [len(table), as_list], np.int64)
-    comm.broadcast(head, root)
+    name = None if options.name is None else f"{options.name} (lengths)"
+    comm.broadcast(head, options.root, timeout=options.timeout, name=name)
     if table is None:
         table = np.empty((int(head[0]), _layout.DESCRIPTION + comm.size), np.int64)
-    comm.broadcast(table, root)
+    comm.broadcast(table, options.root, timeout=options.timeout, name=name)
     return table, bool(head[1])
 
 
@@ -191,9 +226,15 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
         raise TypeError(f"x is None on rank {comm.rank}, which is the root; pass the array to scatter")
     tensors = _tensors(comm, "scatter", x if here else [], "x", options)
     as_list, table = isinstance(x, (list, tuple)), None
+    if out is not None:
+        _layout.check_writable(as_arrays(out, "out"))
     if here:
-        table = np.hstack([_layout.describe(tensors), _split_rows(comm, "scatter", tensors, as_list, counts)])
-    table, as_list = _tell(comm, table, as_list, options.root)
+        own = _split_rows(comm, "scatter", tensors, as_list, counts)
+        table = np.hstack([_layout.describe(tensors), own])
+        if out is not None:
+            shapes = [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, own, strict=True)]
+            _layout.check_outputs(as_arrays(out, "out"), shapes, _dtype(tensors))
+    table, as_list = _tell(comm, table, as_list, options)
     rows = [[int(c) for c in row[_layout.DESCRIPTION :]] for row in table]
     trailing = [_layout.shape_of(row)[1:] for row in table]
     return _start(
@@ -208,6 +249,7 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
         out=out,
         as_list=as_list,
         dtype=_layout.dtype_of(table[0]) if len(table) else np.dtype(np.uint8),
+        learned=not here,
     )
 
 
@@ -239,6 +281,7 @@ def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
     if counts is None:
         tables = np.stack([own] * comm.size)  # a rank with other lengths has another signature
     else:
+        _check_early(out, tensors)
         tables = _layout.exchange(comm, np.hstack([_layout.describe(tensors), own]), options.name, options.timeout)
         _layout.check_alike(comm, tables[:, :, : _layout.DESCRIPTION], "all_to_all")
         tables = tables[:, :, _layout.DESCRIPTION :]
@@ -256,4 +299,5 @@ def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
         out=out,
         as_list=as_list,
         dtype=_dtype(tensors),
+        learned=counts is not None,
     )
