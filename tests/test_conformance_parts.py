@@ -1,7 +1,7 @@
 """Collectives of parts: every algorithm of the registry x transport, for 1 to 8 ranks, against NumPy.
 
-What does not multiply is chosen at random, from a seed of the group's own, so that over all groups all combinations of two
-settings occur. Where that is too much, a group runs a sample of the cases.
+What does not multiply is chosen at random, from a seed of the group's own, so that over all groups all combinations of
+two settings occur. Where that is too much, a group runs a sample of the cases.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_large(group: Any) -> None:
     n, rng, cases = group.size, rng_of(group), []
     for collective, algorithm in group.run(usable_algorithms)[0]:
         rows = parts(collective, n, rng.choice([[400_007 // n, 11], [100_003]]))
-        cases.append(vary(rng, Case(collective, algorithm, "float32", (rows,), root=rng.randrange(n))))
+        cases.append(vary(rng, Case(collective, algorithm, "int32", (rows,), root=rng.randrange(n))))
     judge(group, share(rng, cases, 3), 100_003 * max(4, n))
 
 
