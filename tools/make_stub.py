@@ -53,6 +53,10 @@ PARAMETERS = {
     "inputs": "list[npt.NDArray[Any]]",
     "outputs": "list[npt.NDArray[Any]]",
     "is_async": "bool",
+    "peer": "int",
+    "tag": "int",
+    "sending": "bool",
+    "arrays": "list[npt.NDArray[Any]]",
     "lengths": "list[int] | None",
 }
 

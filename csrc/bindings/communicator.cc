@@ -156,6 +156,15 @@ PyObject* start(PyObject* self, PyObject* args) {
   }
 }
 
+PyObject* start_send_or_receive(PyObject* self, PyObject* args) {
+  try {
+    return start_message(*reinterpret_cast<PyCommunicator*>(self)->communicator, self, args);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
 #define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None"
 
 PyMethodDef g_methods[] = {
@@ -183,6 +192,9 @@ PyMethodDef g_methods[] = {
      "lengths)\n"
      "--\n\n"
      "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
+    {"_start_message", start_send_or_receive, METH_VARARGS,
+     "_start_message($self, peer, tag, sending, arrays, timeout, name, is_async)\n--\n\n"
+     "Starts a message to or from another rank and returns its Work."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef g_members[] = {

@@ -94,11 +94,16 @@ void Communicator::check_usable() const {
   }
 }
 
-void Communicator::prepare(Work& work, const Call& call) {
+// Throws when this communicator, or that of another rank, has failed.
+void Communicator::heed_before_call() {
   if (heard_ != nullptr && error_ == nullptr) {
     fail(*heard_);
   }
   check_usable();
+}
+
+void Communicator::prepare(Work& work, const Call& call) {
+  heed_before_call();
   if (call.root < 0 || call.root >= size()) {
     throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
                         std::to_string(size() - 1));

@@ -32,6 +32,16 @@ class Communicator:
         is_async: bool,
         lengths: list[int] | None,
     ) -> Work: ...
+    def _start_message(
+        self,
+        peer: int,
+        tag: int,
+        sending: bool,
+        arrays: list[npt.NDArray[Any]],
+        timeout: float | None,
+        name: str | None,
+        is_async: bool,
+    ) -> Work: ...
     @overload
     def all_reduce(
         self,

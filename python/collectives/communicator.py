@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _groups, _parts, _symmetric
+from . import _core, _groups, _messages, _parts, _symmetric
 from ._arguments import Array, as_arrays, check_dtypes, check_options, check_outputs, is_plain, plain, same_memory
 from ._layout import Counts
 
@@ -261,6 +261,46 @@ class Communicator(_core.Communicator):
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
         return _parts.all_to_all(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name))
+
+    def send(
+        self,
+        x: ArrayOrList,
+        dest: int,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Sends an array, or a list of arrays of one dtype, to rank ``dest``, which calls ``recv``.
+
+        Messages of one tag between two ranks arrive in the order of their sends; those of different tags do not wait
+        for each other, nor for collectives. A short message is on its way when the call returns; a long one when the
+        receiver has it.
+
+        Args:
+            x: what is sent.
+            dest: a rank of this communicator, not this one.
+            tag: 0 to 2**24 - 1.
+            async_op, timeout, name: see ``all_reduce``.
+
+        Raises:
+            MismatchError: the receiver expects other lengths or another dtype. The communicator is then closed.
+        """
+        return _messages.send(self, x, dest, tag, async_op, timeout, name)
+
+    def recv(
+        self,
+        x: ArrayOrList,
+        source: int,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Receives what rank ``source`` sends with this tag into ``x``, of the same shapes and dtype; see ``send``."""
+        return _messages.recv(self, x, source, tag, async_op, timeout, name)
 
     def _general(
         self,
