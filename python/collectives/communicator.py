@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _symmetric
+from . import _core, _objects, _symmetric
 
 Array: TypeAlias = npt.NDArray[Any]
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
@@ -207,6 +207,42 @@ class Communicator(_core.Communicator):
         if async_op:
             return pending
         return pending.result()
+
+    def broadcast_object(self, obj: Any, root: int = 0) -> Any:
+        """Gives every rank the object of rank ``root``, which gets `obj` itself; on the others `obj` does not count.
+
+        Objects are pickled. Contiguous NumPy arrays inside, of NumPy's own numbers, are not copied into the pickle but
+        sent from their memory and received into new memory; they are read-only where they were. An object of less than
+        4 KiB takes one broadcast.
+
+        Unpickling executes code that the sender chooses: only for jobs whose ranks all are trusted. (Ranks authenticate
+        each other by the token when they connect.)
+
+        Raises:
+            CollectivesError: `root` could not pickle its object and raises its own error. The communicator goes on.
+            Exception: whatever unpickling raises, on the rank where it fails. The communicator goes on.
+        """
+        return _objects.broadcast_object(self, obj, root)
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """A list of the objects of all ranks, by rank; the entry of this rank is `obj` itself.
+
+        As ``broadcast_object`` in all else. All arrays received in one call lie in one piece of memory, which any of
+        them keeps; copy what is to stay for long.
+        """
+        return _objects.all_gather_object(self, obj)
+
+    def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """As ``all_gather_object``, but only rank ``root`` gets the list; the others get None."""
+        return _objects.gather_object(self, obj, root)
+
+    def scatter_object(self, objs: Sequence[Any] | None, root: int = 0) -> Any:
+        """Gives rank i entry i of `objs` of rank ``root``, which gets its entry itself; others may pass None.
+
+        As ``broadcast_object`` in all else. A list that is not one object for each rank is a TypeError or ValueError on
+        `root` and a CollectivesError on the others.
+        """
+        return _objects.scatter_object(self, objs, root)
 
 
 def _check_type(name: str, value: object, accepted: type | tuple[type, ...]) -> None:
