@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 from collectives import _core
 
-COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier")
-ROOTED = ("broadcast", "reduce")
+PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", *PARTS)
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 ALGORITHMS = [(c, a["name"]) for c in COLLECTIVES for a in _core._algorithms(c)]
 CANONICAL = {(c, a["name"]) for c in COLLECTIVES for a in _core._algorithms(c) if a["determinism"] == "canonical"}
 
@@ -41,14 +42,30 @@ def counts(collective: str) -> tuple[int, ...]:
     return (0,) if collective == "barrier" else COUNTS
 
 
+def places(collective: str) -> tuple[bool, ...]:
+    """Out of place and in place; the parts of an all_to_all have no place of their own."""
+    return (False,) if collective == "all_to_all" else (False, True)
+
+
+def uneven(collective: str, size: int) -> Iterator[list[int]]:
+    """Lengths of parts that differ: empty ones, one long one, rising ones, only one that is not empty."""
+    parts = size * size if collective == "all_to_all" else size
+    yield [(7 * i) % 5 * 9 for i in range(parts)]
+    yield [3 + 40 * (i == parts // 2) for i in range(parts)]
+    yield list(range(parts))
+    yield [70 * (i == parts - 1) for i in range(parts)]
+
+
 def check(collective: str, algorithm: str, size: int, **case: Any) -> None:
     verdict = _core._verify(collective, algorithm, size, **case)
     assert verdict["ok"], (size, case, verdict["problem"])
-    if (collective, algorithm) in CANONICAL and collective in ("all_reduce", "reduce"):
+    if (collective, algorithm) in CANONICAL and collective in ("all_reduce", "reduce", "reduce_scatter"):
         assert verdict["canonical"], f"{algorithm} promises canonical order and breaks it: {size}, {case}"
 
 
 def supported(collective: str, algorithm: str, size: int, root: int, count: int, memory: str, hosts: list[int]) -> bool:
+    if collective in PARTS and memory == "symmetric":
+        return False  # symmetric arrays take part like others there
     return not _core._unsupported(
         collective, algorithm, size, root=root, count=count, memory=memory, hosts=hosts, **TINY
     )
@@ -66,7 +83,7 @@ def small_cases(collective: str, algorithm: str, sizes: range, of_counts: tuple[
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 def test_small_groups_are_right_in_every_setting(collective: str, algorithm: str) -> None:
     for case in small_cases(collective, algorithm, range(1, 9), counts(collective)):
-        for in_place in (False, True):
+        for in_place in places(collective):
             check(collective, algorithm, **case, **TINY, in_place=in_place, dtype="float32")
 
 
@@ -74,10 +91,12 @@ def test_small_groups_are_right_in_every_setting(collective: str, algorithm: str
 def test_large_groups_are_right_for_every_root(collective: str, algorithm: str) -> None:
     """The settings rotate, so that over all sizes and roots each combination occurs many times."""
     for size in range(9, 65):
+        # The parts of an all_to_all are n x n.
+        lengths = (1, 5, 17) if collective in PARTS else (1, 16 * size, 300)
         settings = [
             (hosts, memory, count, in_place)
             for hosts, memory, count, in_place in itertools.product(
-                placements(size), ("private", "symmetric"), (1, 16 * size, 300), (False, True)
+                placements(size), ("private", "symmetric"), lengths, places(collective)
             )
             if supported(collective, algorithm, size, 0, count, memory, hosts)
         ]
@@ -91,15 +110,26 @@ def test_large_groups_are_right_for_every_root(collective: str, algorithm: str) 
 def test_halves_and_back_to_back_calls_are_right(collective: str, algorithm: str) -> None:
     """Canonical order also where partial results are rounded; more calls than there are header lines."""
     for case in small_cases(collective, algorithm, range(1, 6), counts(collective)[:8:3]):
-        check(collective, algorithm, **case, **TINY, dtype="bfloat16", repeats=19, in_place=True)
+        check(collective, algorithm, **case, **TINY, dtype="bfloat16", repeats=19, in_place=places(collective)[-1])
         check(collective, algorithm, **case, **{**TINY, "slots": 4}, dtype="int8", repeats=5, in_place=False)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [a for a in ALGORITHMS if a[0] in PARTS])
+def test_parts_of_different_lengths_are_right(collective: str, algorithm: str) -> None:
+    for size in range(2, 9):
+        for hosts, lengths, root in itertools.product(placements(size), uneven(collective, size), range(size)):
+            if root in roots(collective, size):
+                case = {"hosts": hosts, "lengths": lengths, "root": root, "repeats": 3}
+                for in_place in places(collective):
+                    check(collective, algorithm, size, **case, **TINY, in_place=in_place)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 def test_every_mutant_is_rejected(collective: str, algorithm: str) -> None:
     """No wait, signal, await, flush, send or receive is there for nothing, and none is missed by the verifier."""
     total = 0
-    for case in small_cases(collective, algorithm, range(1, 6), (0,) if collective == "barrier" else (3, 117, 241)):
+    lengths = {"barrier": (0,), "all_reduce": (3, 117, 241), "broadcast": (3, 117, 241), "reduce": (3, 117, 241)}
+    for case in small_cases(collective, algorithm, range(1, 6), lengths.get(collective, (1, 37, 81))):
         survivors, mutants = _core._survivors(collective, algorithm, **case, **TINY, repeats=3)
         assert not survivors, (case, survivors[:3])
         total += mutants

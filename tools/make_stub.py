@@ -53,6 +53,7 @@ PARAMETERS = {
     "inputs": "list[npt.NDArray[Any]]",
     "outputs": "list[npt.NDArray[Any]]",
     "is_async": "bool",
+    "lengths": "list[int] | None",
 }
 
 # What pybind11 says about parameters that take anything like a number, and about containers.

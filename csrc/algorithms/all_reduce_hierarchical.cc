@@ -88,9 +88,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
       });
     }
   }
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 const RegisterAlgorithm registration(

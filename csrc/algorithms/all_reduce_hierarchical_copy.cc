@@ -82,9 +82,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
       b.await();
     }
   }
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 const RegisterAlgorithm registration({"hierarchical_copy", Collective::kAllReduce,

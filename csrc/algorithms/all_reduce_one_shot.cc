@@ -85,9 +85,7 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
     }
     b.await().flush().reduce(sources, {output(c.offset, c.stride)}, c.bytes, true);
   });
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {

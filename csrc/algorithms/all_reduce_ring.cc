@@ -62,9 +62,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   if (part_of(problem.bytes(), unit, n, (me + 2) % n).bytes > 0) {
     b.await();  // for the last part, which is not passed on
   }
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 const RegisterAlgorithm registration({"ring", Collective::kAllReduce, "Reduce-scatter, then all-gather, around a ring.",

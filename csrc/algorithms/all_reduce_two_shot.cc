@@ -185,9 +185,7 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
     }
   }
   b.await();
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {

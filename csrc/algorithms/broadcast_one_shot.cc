@@ -130,9 +130,7 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
                  [&](const Chunk& c) { b.receive(problem.root, output(c.offset, c.stride), c.bytes); });
     b.await();
   }
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {

@@ -49,9 +49,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
     }
     b.copy(input(0), {output(0)}, problem.bytes());
   }
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 const RegisterAlgorithm registration({"ring", Collective::kBroadcast, "A pipeline from each rank to the next.",

@@ -66,9 +66,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
     });
     b.copy(input(0), {output(0)}, problem.bytes());
   }
-  Schedule schedule = b.build();
-  schedule.chunks = 0;
-  return schedule;
+  return b.build_messages();
 }
 
 const RegisterAlgorithm registration({"tree", Collective::kBroadcast, "Down a binomial tree from the root.",

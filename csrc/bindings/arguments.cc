@@ -39,7 +39,7 @@ Positional positional(Collective kind) {
       return {3, {&CallArguments::x, &CallArguments::op, &CallArguments::root}};
     case Collective::kBroadcast:
       return {2, {&CallArguments::x, &CallArguments::root, nullptr}};
-    case Collective::kBarrier:
+    default:
       break;
   }
   return {0, {nullptr, nullptr, nullptr}};
@@ -56,6 +56,8 @@ bool takes(Collective kind, PyObject* CallArguments::* field) {
     case Collective::kBarrier:
       return field == &CallArguments::algorithm || field == &CallArguments::async_op ||
              field == &CallArguments::timeout || field == &CallArguments::name;
+    default:
+      break;
   }
   return false;
 }

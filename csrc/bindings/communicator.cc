@@ -179,8 +179,10 @@ PyMethodDef g_methods[] = {
      "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
      "Returns when all ranks have called it."},
     {"_start", start, METH_VARARGS,
-     "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async)\n--\n\n"
-     "Starts a collective over lists of plain arrays and returns its Work."},
+     "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
+     "lengths)\n"
+     "--\n\n"
+     "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef g_members[] = {
@@ -237,6 +239,8 @@ void bind_communicator(py::module_& m) {
     result["closed"] = communicator.closed();
     result["failed"] = communicator.failed();
     result["timeout"] = communicator.options().timeout_s;
+    result["id"] = communicator.options().id;
+    result["world_rank"] = communicator.world_rank(communicator.rank());
     return result;
   });
   m.def("_bytes_by_transport", [](py::handle c) {

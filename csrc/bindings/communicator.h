@@ -18,6 +18,9 @@ pybind11::object make_handle(std::unique_ptr<Communicator> communicator);
 // The communicator inside a _core.Communicator; ArgumentTypeError for any other object.
 Communicator& communicator_of(pybind11::handle object);
 
+// Making groups out of a communicator: see groups.cc.
+void bind_groups(pybind11::module_& m);
+
 // connect() and local_group(): see connect.cc.
 void bind_connect(pybind11::module_& m);
 

@@ -13,6 +13,7 @@
 #include "core/domain.h"
 #include "core/error.h"
 #include "core/transport.h"
+#include "runtime/host_memory.h"
 
 namespace collectives {
 namespace {
@@ -33,8 +34,13 @@ Limits limits_from(const py::dict& options) {
   return limits;
 }
 
+// arena_bytes: address space for the segments of groups.
 SegmentLayout layout_for(int size, const py::dict& options) {
-  return SegmentLayout(size, limits_from(options), options["heap_bytes"].cast<std::size_t>());
+  const Limits limits = limits_from(options);
+  const auto heap = options["heap_bytes"].cast<std::size_t>();
+  const std::size_t arena = options.contains("arena_bytes") ? options["arena_bytes"].cast<std::size_t>()
+                                                            : HostMemory::default_arena_bytes(size, limits, heap);
+  return SegmentLayout(size, limits, heap, arena);
 }
 
 CommunicatorOptions communicator_options(int rank, std::vector<int> host, const py::dict& options) {
@@ -67,6 +73,29 @@ Mapping map_segment(const Memory& memory, int descriptor, int rank, std::size_t 
   return memory.map(descriptor, bytes);
 }
 
+// The segments and the doorbells of the ranks of one host, alive as long as any communicator that uses them.
+struct Segments {
+  std::vector<Mapping> mappings;
+  std::vector<int> doorbells;
+  explicit Segments(int size) : mappings(size), doorbells(size, -1) {}
+  Segments(const Segments&) = delete;
+  Segments& operator=(const Segments&) = delete;
+  ~Segments() {
+    for (const int doorbell : doorbells) {
+      if (doorbell >= 0) {
+        close(doorbell);
+      }
+    }
+  }
+  std::vector<std::byte*> bases() const {
+    std::vector<std::byte*> result;
+    for (const Mapping& mapping : mappings) {
+      result.push_back(mapping.data());
+    }
+    return result;
+  }
+};
+
 // peers: (rank, host name, pid, memory, doorbell, control, pid descriptor, tcp), descriptors -1 where there is none.
 // All descriptors are taken over, unless it throws.
 py::object connect(int rank, const std::vector<int>& host, int segment, int doorbell, const py::list& peers,
@@ -74,20 +103,19 @@ py::object connect(int rank, const std::vector<int>& host, int segment, int door
   const int size = static_cast<int>(host.size());
   const SegmentLayout layout = layout_for(size, options);
   const Memory& memory = find_memory("memfd");
-  std::vector<Mapping> mappings(size);
-  std::vector<int> doorbells(size, -1);
+  auto segments = std::make_shared<Segments>(size);
   std::vector<Peer> connected(size);
   int local_size = 1;
   for (const py::handle item : peers) {
     const auto entry = item.cast<py::tuple>();
     const int r = entry[0].cast<int>();
     if (const int descriptor = entry[3].cast<int>(); descriptor >= 0) {
-      mappings.at(r) = map_segment(memory, descriptor, r, layout.total);
+      segments->mappings.at(r) = map_segment(memory, descriptor, r, layout.total);
       ++local_size;
     }
   }
   if (local_size > 1) {
-    mappings.at(rank) = memory.map(segment, layout.total);
+    segments->mappings.at(rank) = memory.map(segment, layout.total);
   }
   for (const py::handle item : peers) {
     const auto entry = item.cast<py::tuple>();
@@ -100,60 +128,45 @@ py::object connect(int rank, const std::vector<int>& host, int segment, int door
     peer.pid_fd = entry[6].cast<int>();
     if (const int descriptor = entry[3].cast<int>(); descriptor >= 0) {
       close(descriptor);
-      doorbells[r] = entry[4].cast<int>();
+      segments->doorbells[r] = entry[4].cast<int>();
     }
     if (const int descriptor = entry[7].cast<int>(); descriptor >= 0) {
       peer.link = find_transport("tcp").over_socket(descriptor, r);
     }
   }
-  std::unique_ptr<Domain> domain;
+  std::shared_ptr<HostMemory> shared;
   if (local_size > 1) {
-    domain = std::make_unique<Domain>(rank, limits_from(options), layout, std::move(mappings), doorbells);
+    shared = std::make_shared<HostMemory>(rank, limits_from(options), layout, memory, segments->bases(),
+                                          segments->doorbells, segments);
   }
   close(segment);
-  auto engine = std::make_shared<Engine>(rank, std::move(connected), doorbell, local_size);
-  auto communicator =
-      std::make_unique<Communicator>(engine, std::move(domain), communicator_options(rank, host, options));
-  return make_handle(std::move(communicator));
+  auto engine = std::make_shared<Engine>(rank, std::move(connected), doorbell, local_size, shared);
+  return make_handle(std::make_unique<Communicator>(engine, shared != nullptr ? shared->world_domain() : nullptr,
+                                                    communicator_options(rank, host, options)));
 }
-
-// What the members of a local group share, alive as long as any of them.
-struct LocalGroup {
-  std::vector<Mapping> segments;
-  std::vector<int> doorbells;
-  LocalGroup() = default;
-  LocalGroup(const LocalGroup&) = delete;
-  LocalGroup& operator=(const LocalGroup&) = delete;
-  ~LocalGroup() {
-    for (const int doorbell : doorbells) {
-      close(doorbell);
-    }
-  }
-};
 
 // n communicators for n threads of this process.
 py::list local_group(int size, const py::dict& options) {
   const SegmentLayout layout = layout_for(size, options);
   const Memory& memory = find_memory("host");
-  auto group = std::make_shared<LocalGroup>();
-  std::vector<std::byte*> bases;
+  auto group = std::make_shared<Segments>(size);
   for (int r = 0; r < size; ++r) {
-    group->segments.push_back(memory.map(memory.create(layout.total), layout.total));
-    bases.push_back(group->segments.back().data());
+    group->mappings[r] = memory.map(memory.create(layout.total), layout.total);
     const int doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (doorbell < 0) {
       throw std::system_error(errno, std::generic_category(), "eventfd");
     }
-    group->doorbells.push_back(doorbell);
+    group->doorbells[r] = doorbell;
   }
   py::list result;
   for (int r = 0; r < size; ++r) {
-    auto domain = std::make_unique<Domain>(r, limits_from(options), layout, bases, group->doorbells, group);
+    auto shared =
+        std::make_shared<HostMemory>(r, limits_from(options), layout, memory, group->bases(), group->doorbells, group);
     const int doorbell = fcntl(group->doorbells[r], F_DUPFD_CLOEXEC, 0);
-    auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), doorbell, size);
+    auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), doorbell, size, shared);
     CommunicatorOptions settings = communicator_options(r, std::vector<int>(size, 0), options);
     settings.mapped_transport = "local";
-    result.append(make_handle(std::make_unique<Communicator>(engine, std::move(domain), settings)));
+    result.append(make_handle(std::make_unique<Communicator>(engine, shared->world_domain(), settings)));
   }
   return result;
 }

@@ -30,6 +30,7 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_work(m);
   collectives::bind_communicator(m);
   collectives::bind_connect(m);
+  collectives::bind_groups(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);
   m.def(
@@ -56,6 +57,9 @@ PYBIND11_MODULE(_core, m) {
     info["cxx_standard"] = static_cast<long>(__cplusplus);
     return info;
   });
+  m.def(
+      "_dtype_name", [](int dtype) { return std::string(collectives::name(static_cast<collectives::DType>(dtype))); },
+      "The name of an element type of the core.");
   m.def(
       "_dtype_of",
       [](py::handle array) { return collectives::dtype_of(reinterpret_cast<PyArrayObject*>(array.ptr())); },

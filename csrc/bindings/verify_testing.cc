@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,8 @@ namespace py = pybind11;
 namespace collectives {
 namespace {
 
-// A problem with its placement and limits, as the tests state it.
+// A problem with its placement and limits, as the tests state it. Collectives of parts: `count` is the length of each
+// part, unless `lengths` names them all (Problem::counts).
 struct Case {
   std::string algorithm;
   Problem problem;
@@ -46,8 +48,9 @@ const Algorithm& algorithm_of(const std::string& collective, const std::string& 
 }
 
 Case make_case(const std::string& collective, const std::string& algorithm, int size, int root, std::int64_t count,
-               const std::string& dtype, const std::string& memory, const std::vector<int>& hosts, int slots,
-               std::int64_t slot_bytes, std::int64_t segment_bytes, std::int64_t inline_bytes) {
+               const std::string& dtype, const std::string& memory, const std::vector<int>& hosts,
+               const std::vector<std::int64_t>& lengths, int slots, std::int64_t slot_bytes, std::int64_t segment_bytes,
+               std::int64_t inline_bytes) {
   Case c;
   c.algorithm = algorithm_of(collective, algorithm).name;
   c.problem.collective = parse_collective(collective);
@@ -64,6 +67,14 @@ Case make_case(const std::string& collective, const std::string& algorithm, int 
   }
   if (size < 1 || root < 0 || root >= size || slots < 1) {
     throw ArgumentError("size, root or slots out of range");
+  }
+  if (has_parts(c.problem.collective)) {
+    const auto parts = static_cast<std::size_t>(c.problem.collective == Collective::kAllToAll ? size * size : size);
+    c.problem.counts = lengths.empty() ? std::vector<std::int64_t>(parts, count) : lengths;
+    if (c.problem.counts.size() != parts) {
+      throw ArgumentError("lengths must name one length for each part");
+    }
+    c.problem.count = std::accumulate(c.problem.counts.begin(), c.problem.counts.end(), std::int64_t{0});
   }
   c.limits.slots = slots;
   c.limits.slot_bytes = slot_bytes;
@@ -128,7 +139,8 @@ py::tuple survivors(const Case& c, int repeats) {
       for (const Mutation& mutation : mutations(intact)) {
         ++total;
         schedules[r] = apply(intact, mutation);
-        const bool rejected = !verify(schedules, c.problem, c.topology, {repeats, true, c.limits}).ok ||
+        const bool in_place = c.problem.collective != Collective::kAllToAll;
+        const bool rejected = (in_place && !verify(schedules, c.problem, c.topology, {repeats, true, c.limits}).ok) ||
                               !verify(schedules, c.problem, c.topology, {repeats, false, c.limits}).ok;
         if (!rejected) {
           passed.push_back("rank " + std::to_string(r) + " " + mutation.text);
@@ -147,34 +159,36 @@ void bind_verify_testing(py::module_& m) {
   const auto bind = [&m](const char* name, auto function, auto... more) {
     m.def(name, function, py::arg("collective"), py::arg("algorithm"), py::arg("size"), py::arg("root") = 0,
           py::arg("count") = 1, py::arg("dtype") = "float32", py::arg("memory") = "private",
-          py::arg("hosts") = std::vector<int>(), py::arg("slots") = 4, py::arg("slot_bytes") = 128 << 10,
-          py::arg("segment_bytes") = 256 << 10, py::arg("inline_bytes") = 40, more...);
+          py::arg("hosts") = std::vector<int>(), py::arg("lengths") = std::vector<std::int64_t>(), py::arg("slots") = 4,
+          py::arg("slot_bytes") = 128 << 10, py::arg("segment_bytes") = 256 << 10, py::arg("inline_bytes") = 40,
+          more...);
   };
   using Text = const std::string&;
   using Hosts = const std::vector<int>&;
+  using Lengths = const std::vector<std::int64_t>&;
   using I = std::int64_t;
   m.def("_algorithms", &algorithms_of, py::arg("collective"));
   bind("_unsupported", [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory,
-                          Hosts hosts, int slots, I slot, I segment, I inlined) {
-    const Case c =
-        make_case(collective, algorithm, size, root, count, dtype, memory, hosts, slots, slot, segment, inlined);
+                          Hosts hosts, Lengths lengths, int slots, I slot, I segment, I inlined) {
+    const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
+                             segment, inlined);
     return std::string(algorithm_of(collective, algorithm).unsupported(c.problem, c.topology));
   });
   bind(
       "_schedule_text",
-      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts, int slots,
-         I slot, I segment, I inlined, int rank) {
-        const Case c =
-            make_case(collective, algorithm, size, root, count, dtype, memory, hosts, slots, slot, segment, inlined);
+      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
+         Lengths lengths, int slots, I slot, I segment, I inlined, int rank) {
+        const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
+                                 segment, inlined);
         return to_text(c.build(rank));
       },
       py::arg("rank") = 0);
   bind(
       "_mutations",
-      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts, int slots,
-         I slot, I segment, I inlined, int rank) {
-        const Case c =
-            make_case(collective, algorithm, size, root, count, dtype, memory, hosts, slots, slot, segment, inlined);
+      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
+         Lengths lengths, int slots, I slot, I segment, I inlined, int rank) {
+        const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
+                                 segment, inlined);
         std::vector<std::string> texts;
         for (const Mutation& mutation : mutations(c.build(rank))) {
           texts.push_back(mutation.text);
@@ -184,20 +198,21 @@ void bind_verify_testing(py::module_& m) {
       py::arg("rank") = 0);
   bind(
       "_verify",
-      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts, int slots,
-         I slot, I segment, I inlined, bool in_place, int repeats, int mutate_rank, int mutation) {
-        return run_verify(
-            make_case(collective, algorithm, size, root, count, dtype, memory, hosts, slots, slot, segment, inlined),
-            in_place, repeats, mutate_rank, mutation);
+      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
+         Lengths lengths, int slots, I slot, I segment, I inlined, bool in_place, int repeats, int mutate_rank,
+         int mutation) {
+        return run_verify(make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots,
+                                    slot, segment, inlined),
+                          in_place, repeats, mutate_rank, mutation);
       },
       py::arg("in_place") = false, py::arg("repeats") = 2, py::arg("mutate_rank") = -1, py::arg("mutation") = -1);
   bind(
       "_survivors",
-      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts, int slots,
-         I slot, I segment, I inlined, int repeats) {
-        return survivors(
-            make_case(collective, algorithm, size, root, count, dtype, memory, hosts, slots, slot, segment, inlined),
-            repeats);
+      [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
+         Lengths lengths, int slots, I slot, I segment, I inlined, int repeats) {
+        return survivors(make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
+                                   segment, inlined),
+                         repeats);
       },
       py::arg("repeats") = 3);
 }

@@ -1,5 +1,7 @@
 #include "bindings/work.h"
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -113,6 +115,7 @@ int algorithm_number(Collective kind, const std::string& text, const Communicato
   problem.op = call.op;
   problem.dtype = call.dtype;
   problem.root = call.root;
+  problem.counts.assign(has_parts(kind) ? std::size_t{1} * communicator.size() * communicator.size() : 0, 0);
   if (algorithm == nullptr ||
       (communicator.size() > 1 && !algorithm->unsupported(problem, communicator.topology()).empty())) {
     // Throws with the list of names, or with the reason.
@@ -133,9 +136,9 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   work->communicator = &communicator;
   Call call;
   call.collective = kind;
-  call.dtype = work->inputs.empty()
-                   ? DType::kUInt8
-                   : static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(work->inputs[0].ptr())));
+  const py::list& some = work->inputs.empty() ? work->outputs : work->inputs;  // a rank may have nothing to give
+  call.dtype =
+      some.empty() ? DType::kUInt8 : static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(some[0].ptr())));
   call.op = parse_op(tuple[3].cast<std::string>());
   call.root = tuple[4].cast<int>();
   call.deterministic = tuple[6].cast<bool>();
@@ -148,7 +151,11 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   call.name = tuple[8].is_none() ? std::string() : tuple[8].cast<std::string>();
   call.input = spans(work->inputs);
   call.output = spans(work->outputs);
-  refuse_overlap(call.input, call.output, work->inputs.is(work->outputs));
+  if (has_parts(kind)) {
+    call.lengths = tuple[10].cast<std::vector<std::int64_t>>();
+  } else {
+    refuse_overlap(call.input, call.output, work->inputs.is(work->outputs));
+  }
   const bool async = tuple[9].cast<bool>();
   {
     const py::gil_scoped_release unlocked;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <string>
 #include <tuple>
 
@@ -44,15 +45,92 @@ std::vector<Algorithm> sorted() {
 // What every algorithm comes down to when there is nobody to talk to.
 Schedule alone(const Problem& problem) {
   ScheduleBuilder b;
-  if (problem.collective == Collective::kBroadcast) {
-    b.copy(input(0), {output(0)}, problem.bytes());
-  } else if (problem.collective != Collective::kBarrier) {
+  if (reduces(problem.collective)) {
     b.reduce({input(0)}, {output(0)}, problem.bytes(), true);
+  } else if (problem.collective != Collective::kBarrier) {
+    b.copy(input(0), {output(0)}, problem.bytes());
   }
   return b.build();
 }
 
 }  // namespace
+
+std::int64_t Problem::input_bytes(int rank, int size) const {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kGather:
+      return counts[rank] * element();
+    case Collective::kScatter:
+      return rank == root ? bytes() : 0;
+    case Collective::kAllToAll:
+      return std::accumulate(counts.begin() + std::ptrdiff_t{rank} * size,
+                             counts.begin() + std::ptrdiff_t{rank + 1} * size, std::int64_t{0}) *
+             element();
+    case Collective::kBarrier:
+      return 0;
+    default:
+      return bytes();
+  }
+}
+
+std::int64_t Problem::output_bytes(int rank, int size) const {
+  switch (collective) {
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      return counts[rank] * element();
+    case Collective::kGather:
+      return rank == root ? bytes() : 0;
+    case Collective::kAllToAll:
+      return output_offset(size, rank, size);
+    default:
+      return collective == Collective::kAllGather ? bytes() : input_bytes(rank, size);
+  }
+}
+
+std::int64_t Problem::part_bytes(int from, int to, int size) const {
+  switch (collective) {
+    case Collective::kAllGather:
+      return counts[from] * element();
+    case Collective::kGather:
+      return to == root ? counts[from] * element() : 0;
+    case Collective::kReduceScatter:
+      return counts[to] * element();
+    case Collective::kScatter:
+      return from == root ? counts[to] * element() : 0;
+    default:
+      return counts[std::ptrdiff_t{from} * size + to] * element();
+  }
+}
+
+std::int64_t Problem::input_offset(int from, int to, int size) const {
+  if (collective == Collective::kAllGather || collective == Collective::kGather) {
+    return 0;  // all of it goes to everyone
+  }
+  std::int64_t offset = 0;
+  for (int r = 0; r < to; ++r) {
+    offset += part_bytes(from, r, size);
+  }
+  return offset;
+}
+
+std::int64_t Problem::output_offset(int from, int to, int size) const {
+  if (collective == Collective::kReduceScatter || collective == Collective::kScatter) {
+    return 0;
+  }
+  std::int64_t offset = 0;
+  for (int r = 0; r < from; ++r) {
+    offset += part_bytes(r, to, size);
+  }
+  return offset;
+}
+
+bool Problem::even() const {
+  std::int64_t length = 0;
+  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t c) {
+    length = length == 0 ? c : length;
+    return c == 0 || c == length;
+  });
+}
 
 LinkCost CostModel::slowest(const Topology& topology) const {
   if (topology.all_mapped()) {

@@ -16,11 +16,24 @@ struct Problem {
   Op op = Op::kSum;
   DType dtype = DType::kFloat32;
   MemoryKind memory = MemoryKind::kPrivate;
-  std::int64_t count = 0;  // elements per rank
+  // Elements: of each rank where all have the same, else of all parts together.
+  std::int64_t count = 0;
   int root = 0;
+  // Collectives of parts: the elements of the part of each rank, or for all_to_all [from * size + to].
+  std::vector<std::int64_t> counts;
 
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype)); }
   std::int64_t bytes() const { return count * element(); }
+  // What a rank gives and gets, in bytes.
+  std::int64_t input_bytes(int rank, int size) const;
+  std::int64_t output_bytes(int rank, int size) const;
+  // Collectives of parts: what travels from one rank to another (or stays, when they are the same), and where it lies
+  // in the input of the one and in the output of the other.
+  std::int64_t part_bytes(int from, int to, int size) const;
+  std::int64_t input_offset(int from, int to, int size) const;
+  std::int64_t output_offset(int from, int to, int size) const;
+  // All parts that are not empty have the same length.
+  bool even() const;
 };
 
 // Latency in microseconds and bandwidth in bytes per microsecond, for the cost functions.

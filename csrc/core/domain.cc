@@ -16,7 +16,8 @@ std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit
 
 }  // namespace
 
-SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap) : heap_bytes(heap) {
+SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap, std::size_t arena)
+    : heap_bytes(heap), arena_bytes(arena) {
   if (limits.slots <= 0 || (limits.slots & (limits.slots - 1)) != 0) {
     throw std::logic_error("the number of slots must be a power of two");
   }
@@ -28,36 +29,24 @@ SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap) :
   fifos = round_up(box + limits.slots * slot_stride, kPage);
   fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), kPage);
   this->heap = fifos + size * fifo_stride;
-  total = round_up(this->heap + heap_bytes, kPage);
-}
-
-Domain::Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<Mapping> mappings,
-               std::vector<int> doorbells)
-    : rank_(rank),
-      limits_(limits),
-      slot_mask_(limits.slots - 1),
-      layout_(layout),
-      mappings_(std::move(mappings)),
-      doorbells_(std::move(doorbells)) {
-  for (const Mapping& mapping : mappings_) {
-    bases_.push_back(mapping.data());
-  }
+  this->arena = round_up(this->heap + heap_bytes, kPage);
+  total = round_up(this->arena + arena_bytes, kPage);
 }
 
 Domain::Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<std::byte*> bases,
-               std::vector<int> doorbells, std::shared_ptr<void> owner)
+               std::vector<int> doorbells, std::shared_ptr<void> owner,
+               std::vector<const std::atomic<std::uint32_t>*> sleeping)
     : rank_(rank),
       limits_(limits),
       slot_mask_(limits.slots - 1),
       layout_(layout),
       bases_(std::move(bases)),
       doorbells_(std::move(doorbells)),
-      owner_(std::move(owner)) {}
-
-Domain::~Domain() {
-  for (int r = 0; owner_ == nullptr && r < size(); ++r) {
-    if (r != rank_ && doorbells_[r] >= 0) {
-      close(doorbells_[r]);
+      sleeping_(std::move(sleeping)),
+      owner_(std::move(owner)) {
+  if (sleeping_.empty()) {
+    for (int r = 0; r < size(); ++r) {
+      sleeping_.push_back(has(r) ? &control(r).sleeping : nullptr);
     }
   }
 }

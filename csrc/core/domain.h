@@ -7,6 +7,7 @@
 //   box       `slots` slots that copies and reductions of peers read and write
 //   fifos     one ring of cells to each peer, for messages
 //   heap      symmetric memory
+//   arena     only in the segments of a world: where the segments of its groups lie, see runtime/host_memory.h
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,6 @@
 #include <memory>
 #include <vector>
 
-#include "core/memory.h"
 #include "core/schedule.h"
 #include "core/signature.h"
 
@@ -44,12 +44,14 @@ struct alignas(kCacheLine) FlagLine {
 struct ControlPage {
   // All collectives numbered below this are complete on this rank.
   alignas(kCacheLine) std::atomic<std::uint64_t> completed;
-  // 1 while this rank sleeps until its doorbell is rung.
+  // How many threads of this rank sleep until its doorbell is rung. Used in the segments of the world only.
   alignas(kCacheLine) std::atomic<std::uint32_t> sleeping;
   // Set by any rank when the communicator has failed.
   alignas(kCacheLine) std::atomic<std::uint32_t> aborted;
   // Set by the owner when it leaves in good order: 1 + the number of collectives it took part in.
   std::atomic<std::uint64_t> left;
+  // The number of the communicator whose segment this is. Memory of groups is used again; numbers are not.
+  std::atomic<std::uint32_t> communicator;
   // For the measurement of the latency between two cores.
   alignas(kCacheLine) std::atomic<std::uint64_t> probe;
   // Why the owner failed, valid once report_bytes is not 0.
@@ -65,20 +67,18 @@ struct alignas(kCacheLine) FifoCell {
 };
 
 struct SegmentLayout {
-  SegmentLayout(int size, const Limits& limits, std::size_t heap_bytes);
-  std::size_t headers, flags, box, slot_stride, acks, fifos, fifo_stride, heap, heap_bytes, total;
+  SegmentLayout(int size, const Limits& limits, std::size_t heap_bytes, std::size_t arena_bytes = 0);
+  std::size_t headers, flags, box, slot_stride, acks, fifos, fifo_stride, heap, heap_bytes, arena, arena_bytes, total;
 };
 
 class Domain {
  public:
-  // mappings[r]: the segment of rank r, empty where r is not in the domain. doorbells[r]: an eventfd, which the domain
-  // takes over, or -1.
-  Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<Mapping> mappings,
-         std::vector<int> doorbells);
-  // A domain whose segments and doorbells belong to `owner` and to the engines (replicas of one process).
+  // bases[r]: the segment of rank r, nullptr where r is not in the domain. doorbells[r]: an eventfd, -1 where there is
+  // none. Both belong to `owner`. sleeping[r]: the word of rank r that says whether its doorbell needs to be rung, by
+  // default the one in its control page.
   Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<std::byte*> bases,
-         std::vector<int> doorbells, std::shared_ptr<void> owner);
-  ~Domain();
+         std::vector<int> doorbells, std::shared_ptr<void> owner,
+         std::vector<const std::atomic<std::uint32_t>*> sleeping = {});
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
 
@@ -116,7 +116,7 @@ class Domain {
   // Wakes a rank that sleeps. Costs one load when it does not. A wake that races with falling asleep may be lost, which
   // is why sleeps are bounded.
   void wake(int rank) const {
-    if (control(rank).sleeping.load(std::memory_order_relaxed) != 0) {
+    if (sleeping_[rank]->load(std::memory_order_relaxed) != 0) {
       ring(rank);
     }
   }
@@ -130,10 +130,10 @@ class Domain {
   Limits limits_;
   std::uint64_t slot_mask_;
   SegmentLayout layout_;
-  std::vector<Mapping> mappings_;
   std::vector<std::byte*> bases_;
   std::vector<int> doorbells_;
-  std::shared_ptr<void> owner_;  // of segments that several domains of this process share
+  std::vector<const std::atomic<std::uint32_t>*> sleeping_;
+  std::shared_ptr<void> owner_;
 };
 
 }  // namespace collectives

@@ -32,6 +32,9 @@ struct Memory {
   int (*create)(std::size_t bytes);
   // Maps memory made by create() (here or in another process). descriptor -1: new memory.
   Mapping (*map)(int descriptor, std::size_t bytes);
+  // Gives whole pages of a mapping back to the system, for everybody who has them mapped; they read as zeros then.
+  // False when the system refuses.
+  bool (*release)(std::byte* data, std::size_t bytes);
 };
 
 struct RegisterMemory {

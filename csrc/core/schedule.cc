@@ -222,6 +222,11 @@ Schedule ScheduleBuilder::build() {
   return std::exchange(schedule_, {});
 }
 
+Schedule ScheduleBuilder::build_messages() {
+  schedule_.chunks = 0;
+  return build();
+}
+
 Operand input(std::int64_t offset, std::int64_t stride) { return {Region::kInput, 0, 0, offset, stride}; }
 Operand output(std::int64_t offset, std::int64_t stride) { return {Region::kOutput, 0, 0, offset, stride}; }
 Operand scratch_at(std::int64_t offset, std::int64_t stride) { return {Region::kScratch, 0, 0, offset, stride}; }

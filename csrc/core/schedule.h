@@ -147,6 +147,8 @@ class ScheduleBuilder {
   ScheduleBuilder& over(const std::vector<int>& members, const Schedule& schedule);
 
   Schedule build();
+  // The same for a schedule of message steps alone, which uses no slots.
+  Schedule build_messages();
 
  private:
   Step& append(StepKind kind, std::int64_t bytes);

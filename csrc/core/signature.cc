@@ -11,6 +11,7 @@ namespace {
 constexpr std::uint8_t kHighBit = 0x80;
 constexpr std::uint8_t kLowBits = 0x7f;
 constexpr int kCountBits = 40;
+constexpr std::uint64_t kGoldenRatio = 0x9e3779b97f4a7c15ULL;
 constexpr std::uint64_t kFnvOffset = 14695981039346656037ULL;
 constexpr std::uint64_t kFnvPrime = 1099511628211ULL;
 
@@ -69,6 +70,16 @@ Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind m
   return s;
 }
 
+Signature placed(const Signature& signature, std::int64_t input_offset, std::int64_t output_offset) {
+  Signature s = signature;
+  const auto mix = [&](std::int64_t offset) {
+    s.count_hash ^= static_cast<std::uint64_t>(offset) * kGoldenRatio >> kCountBits << kCountBits;
+  };
+  mix(input_offset + 1);
+  mix(output_offset * 3 + 2);
+  return s;
+}
+
 std::int64_t total_count(const Signature& signature) {
   return static_cast<std::int64_t>(signature.count_hash & ((std::uint64_t{1} << kCountBits) - 1));
 }
@@ -97,7 +108,9 @@ std::string difference(const Signature& a, int rank_a, const Signature& b, int r
     }
   }
   if (!any) {
-    text << "the lists of tensors have the same total but different lengths of tensors";
+    text << ((a.dtype & kHighBit) != 0
+                 ? "the symmetric arrays lie at different offsets of the heap, as different slices of an array do"
+                 : "the lists of tensors, or of parts, have the same total but different lengths");
   }
   return text.str();
 }

@@ -31,6 +31,9 @@ inline constexpr std::int64_t kMaxElements = (std::int64_t{1} << 40) - 1;
 Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind memory, bool deterministic,
                          int algorithm, int root, std::span<const std::int64_t> counts);
 
+// The signature of a call on symmetric memory, which must lie at the same offsets of the heaps of all ranks.
+Signature placed(const Signature& signature, std::int64_t input_offset, std::int64_t output_offset);
+
 std::int64_t total_count(const Signature& signature);
 
 // One line for people: "all_reduce(sum, float32, 1024 elements in 1 tensor, auto)".

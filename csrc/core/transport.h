@@ -50,6 +50,7 @@ struct Stream {
   Signature peer_signature;
   std::vector<SendRequest*> sends;        // posted and not done, oldest first
   std::vector<ReceiveRequest*> receives;  // posted and not done, oldest first
+  std::int64_t bytes_sent = 0;            // payload only; counted by links that serve several communicators
   void* link_state = nullptr;             // the link's own bookkeeping
 };
 
@@ -68,9 +69,13 @@ class Link {
   // Registers a stream; bytes that arrived for it before are delivered to it.
   virtual void open(Stream& stream) = 0;
   virtual void close(Stream& stream) = 0;
+  // This rank takes no further part in the communicator: what came for streams that it has not opened is dropped, and
+  // so is what still comes. Streams of it that are open are closed as usual; none is opened again.
+  virtual void forget(std::uint32_t /*communicator*/) {}
   // Moves what can be moved without blocking; true when anything moved.
   virtual bool progress() = 0;
-  // Tells the peer that the job has failed (best effort, no blocking); `report` reaches it as LinkEvent::kAborted.
+  // Tells the peer that a communicator has failed, or that this rank has left it (best effort, no blocking); `report`
+  // reaches it as LinkEvent::kAborted, after the data of all requests that are done.
   virtual void abort(const std::string& report) = 0;
   // Says good-bye: everything this rank owes the peer has been sent.
   virtual void shut_down() = 0;

@@ -12,7 +12,8 @@ template <std::size_t kCount>
 using Names = std::array<std::string_view, kCount>;
 
 // In the order of the enumerators.
-constexpr Names<kCollectives> kCollectiveNames = {"all_reduce", "broadcast", "reduce", "barrier"};
+constexpr Names<kCollectives> kCollectiveNames = {"all_reduce",     "broadcast",  "reduce", "barrier", "all_gather",
+                                                  "reduce_scatter", "all_to_all", "gather", "scatter", "message"};
 constexpr Names<kDTypes> kDTypeNames = {"float16", "bfloat16", "float32", "float64", "int8",   "int16", "int32",
                                         "int64",   "uint8",    "uint16",  "uint32",  "uint64", "bool"};
 constexpr Names<kOps> kOpNames = {"sum", "avg", "prod", "min", "max"};
@@ -38,6 +39,18 @@ std::string_view name(Collective collective) { return kCollectiveNames.at(static
 std::string_view name(DType dtype) { return kDTypeNames.at(static_cast<std::size_t>(dtype)); }
 std::string_view name(Op op) { return kOpNames.at(static_cast<std::size_t>(op)); }
 std::string_view name(MemoryKind kind) { return kMemoryKindNames.at(static_cast<std::size_t>(kind)); }
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+bool has_root(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+bool has_parts(Collective collective) {
+  return collective >= Collective::kAllGather && collective <= Collective::kScatter;
+}
 
 std::size_t size_of(DType dtype) { return kDTypeSizes.at(static_cast<std::size_t>(dtype)); }
 bool is_floating(DType dtype) { return dtype <= DType::kFloat64; }

@@ -9,8 +9,19 @@
 
 namespace collectives {
 
-enum class Collective : std::uint8_t { kAllReduce, kBroadcast, kReduce, kBarrier };
-inline constexpr int kCollectives = 4;
+enum class Collective : std::uint8_t {
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kBarrier,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kMessage,  // from one rank to another: send and recv
+};
+inline constexpr int kCollectives = 10;
 
 enum class DType : std::uint8_t {
   kFloat16,
@@ -41,6 +52,13 @@ std::string_view name(Collective collective);
 std::string_view name(DType dtype);
 std::string_view name(Op op);
 std::string_view name(MemoryKind kind);
+
+// Whether values of several ranks are combined.
+bool reduces(Collective collective);
+// Whether one rank, the root, differs from the others.
+bool has_root(Collective collective);
+// Whether input or output consists of one part for each rank, whose lengths may differ (Problem::counts).
+bool has_parts(Collective collective);
 
 // Size of one element in bytes.
 std::size_t size_of(DType dtype);

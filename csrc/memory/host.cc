@@ -21,7 +21,9 @@ Mapping map(int /*descriptor*/, std::size_t bytes) {
   return {static_cast<std::byte*>(data), bytes};
 }
 
-const RegisterMemory registration({"host", "anonymous memory of one process", create, map});
+bool release(std::byte* data, std::size_t bytes) { return madvise(data, bytes, MADV_DONTNEED) == 0; }
+
+const RegisterMemory registration({"host", "anonymous memory of one process", create, map, release});
 
 }  // namespace
 }  // namespace collectives

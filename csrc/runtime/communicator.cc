@@ -16,17 +16,11 @@ constexpr std::size_t kMaxActive = 8;
 
 void unpack(const std::byte* from, const std::vector<Span>& to) {
   for (const Span& span : to) {
-    std::memcpy(span.data, from, span.bytes);
+    if (span.bytes > 0) {
+      std::memcpy(span.data, from, span.bytes);
+    }
     from += span.bytes;
   }
-}
-
-std::vector<Link*> raw_links(const std::vector<std::unique_ptr<Link>>& mapped, const std::vector<Peer>& peers) {
-  std::vector<Link*> links;
-  for (std::size_t r = 0; r < mapped.size(); ++r) {
-    links.push_back(mapped[r] != nullptr ? mapped[r].get() : peers[r].link.get());
-  }
-  return links;
 }
 
 }  // namespace
@@ -35,14 +29,16 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
     : engine_(std::move(engine)),
       domain_(std::move(domain)),
       options_(std::move(options)),
-      mapped_links_(options_.topology.size) {
-  for (int r = 0; domain_ != nullptr && r < size(); ++r) {
-    if (r != rank() && domain_->has(r)) {
+      mapped_links_(options_.topology.size),
+      left_(options_.topology.size) {
+  std::vector<Link*> links;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank() && maps(r)) {
       mapped_links_[r] = find_transport(options_.mapped_transport).over_domain(*domain_, r);
     }
+    links.push_back(mapped_links_[r] != nullptr ? mapped_links_[r].get() : message_link(r));
   }
-  executor_ =
-      std::make_unique<Executor>(options_.id, rank(), domain_.get(), raw_links(mapped_links_, engine_->peers()));
+  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links));
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
 }
@@ -98,6 +94,7 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
   prepare(*work, call);
   queued_.push_back(work);
   drive();
+  engine_->wake_waiters();
   if (async && !work->finished()) {
     engine_->start_progress_thread();
   }
@@ -204,6 +201,7 @@ bool Communicator::drive() {
     const std::int64_t iteration = work->iteration;
     if (step(*work, spins)) {
       moved = true;
+      engine_->note_finished();
       // A failure has emptied the list.
       const auto position = std::find(active_.begin(), active_.end(), work);
       if (position != active_.end()) {
@@ -222,11 +220,8 @@ bool Communicator::drive() {
 
 void Communicator::complete(Work& work) {
   executor_->end(work);
-  if (!work.packed.empty()) {
-    const bool has_result = work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank();
-    if (has_result) {
-      unpack(work.packed.data(), work.output_spans);
-    }
+  if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
+    unpack(work.result_span.data, work.output_spans);
   }
   mapped_bytes_ += work.plan->mapped_bytes;
   work.state.store(WorkState::kDone, std::memory_order_release);
@@ -246,12 +241,6 @@ void Communicator::update_completed() {
   }
 }
 
-void Communicator::set_sleeping(bool sleeping) {
-  if (domain_ != nullptr) {
-    domain_->control(rank()).sleeping.store(sleeping ? 1 : 0, std::memory_order_seq_cst);
-  }
-}
-
 std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
   std::map<std::string, std::int64_t> bytes;
   if (domain_ != nullptr) {
@@ -260,9 +249,9 @@ std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
       bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
     }
   }
-  for (const Peer& peer : engine_->peers()) {
-    if (peer.link != nullptr) {
-      bytes[std::string(peer.link->transport())] += peer.link->bytes_sent;
+  for (int r = 0; r < size(); ++r) {
+    if (const Link* link = message_link(r); link != nullptr) {
+      bytes[std::string(link->transport())] += executor_->sent(r);
     }
   }
   return bytes;

@@ -19,7 +19,8 @@
 namespace collectives {
 
 struct CommunicatorOptions {
-  std::uint32_t id = 0;
+  std::uint32_t id = 0;      // the same on all members; the world has 0. Below 2^30
+  std::vector<int> members;  // the rank in the world of each member; empty: the world itself
   Topology topology;
   std::string mapped_transport = "shm";
   double timeout_s = 600;
@@ -38,6 +39,10 @@ class Communicator {
   const Topology& topology() const { return options_.topology; }
   const CommunicatorOptions& options() const { return options_; }
   const Domain* domain() const { return domain_.get(); }
+  const std::shared_ptr<Engine>& engine() const { return engine_; }
+  int world_rank(int member) const { return options_.members.empty() ? member : options_.members[member]; }
+  // The member that is this rank of the world, -1 when it is none.
+  int member_of(int world_rank) const;
 
   // Starts a collective. Throws ArgumentError or ArgumentTypeError for a call that is wrong by itself and the error of
   // the communicator when it has failed; neither consumes a sequence number. The work runs as far as it can without
@@ -50,6 +55,9 @@ class Communicator {
   bool run(const Call& call, std::shared_ptr<Work>& work);
   void finish_run(std::shared_ptr<Work> work);
 
+  // Throws ForkedError in a child of the process that made the communicator.
+  void refuse_after_fork() const;
+
   // Leaves the group in good order. Later calls raise ClosedError.
   void close();
   bool closed() const { return closed_; }
@@ -60,7 +68,7 @@ class Communicator {
   // Mean one-way latency in nanoseconds between this rank and `peer`; both must call it with the same arguments.
   double flag_latency(int peer, int rounds, double timeout_s);
 
-  // Payload bytes that this rank has moved, by transport.
+  // Payload bytes that this rank has moved in collectives of this communicator that are over, by transport.
   std::map<std::string, std::int64_t> bytes_by_transport() const;
   std::string algorithm_of(const Call& call);
 
@@ -71,14 +79,14 @@ class Communicator {
   // about: the work that has failed, where it is not among those in flight.
   void fail(const Report& report, const Work* about = nullptr);
   void peer_gone(const Peer& peer);
-  void reported(int rank, const Report& report);
-  bool has_left(int rank) const;
-  void set_sleeping(bool sleeping);
+  void reported(int world_rank, const Report& report);
+  bool has_left(int member) const;
   bool failed() const { return error_ != nullptr; }
 
  private:
   void prepare(Work& work, const Call& call);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
+  void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
   void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
@@ -90,7 +98,6 @@ class Communicator {
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
   std::string tensor_detail(int a, int b);
-  void refuse_after_fork() const;
   void check_usable() const;
   bool stopped(const Work& work);
   void hear(const Report& report);
@@ -98,7 +105,13 @@ class Communicator {
   void heed_reports(Clock::time_point now);
   void check_time(Work& work, Clock::time_point now);
   void finish(Work& work, const Report& report);
-  std::string who(int rank) const;
+  std::string who(int member) const;
+  Peer& peer(int member) const;
+  bool maps(int member) const { return domain_ != nullptr && domain_->has(member); }
+  // The link to a member that shares no memory with this rank, nullptr for the others.
+  Link* message_link(int member) const;
+  void tell_left();
+  void forget_links();
 
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Domain> domain_;
@@ -106,6 +119,7 @@ class Communicator {
   std::vector<std::unique_ptr<Link>> mapped_links_;
   std::unique_ptr<Executor> executor_;
   PlanCache plans_;
+  std::vector<std::int64_t> counts_;  // of the call that is being prepared
   std::deque<std::shared_ptr<Work>> queued_;
   std::vector<std::shared_ptr<Work>> active_;
   std::shared_ptr<Work> spare_;
@@ -114,6 +128,7 @@ class Communicator {
   std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links
+  std::vector<bool> left_;          // members that have said over links that they have left
   std::unique_ptr<Report> heard_;   // the first that another rank has sent
   Clock::time_point heard_at_;
   std::unique_ptr<Report> error_;

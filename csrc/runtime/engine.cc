@@ -64,16 +64,8 @@ void register_engine(Engine* engine) {
 
 }  // namespace
 
-std::string Peer::label() const {
-  std::string text = "rank " + std::to_string(rank);
-  if (pid > 0) {
-    text += " (" + (host.empty() ? std::string() : "host " + host + ", ") + "pid " + std::to_string(pid) + ")";
-  }
-  return text;
-}
-
-Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size)
-    : rank_(rank), peers_(std::move(peers)), doorbell_(doorbell) {
+Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size, std::shared_ptr<HostMemory> memory)
+    : rank_(rank), peers_(std::move(peers)), doorbell_(doorbell), memory_(std::move(memory)) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   const int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
@@ -108,20 +100,57 @@ Engine::~Engine() {
   close_descriptor(doorbell_);
 }
 
-void Engine::leave() {
+bool Engine::leave() {
   if (!std::all_of(communicators_.begin(), communicators_.end(), [](const Communicator* c) { return c->closed(); })) {
-    return;
+    return false;
   }
   for (Peer& peer : peers_) {
     if (peer.link != nullptr) {
       peer.link->shut_down();
     }
   }
+  return true;
 }
+
+std::uint32_t Engine::propose_number() {
+  // The two highest bits are not part of the number.
+  constexpr std::uint32_t kNumbers = std::uint32_t{1} << 30;
+  if (next_number_ >= kNumbers) {
+    throw CollectivesError(ErrorKind::kGeneric,
+                           "this rank has made " + std::to_string(kNumbers) + " communicators; start the job again",
+                           {rank_, -1, "", -1, "", -1});
+  }
+  return next_number_++;
+}
+
+bool Engine::claim_number(std::uint32_t number) {
+  next_number_ = std::max(next_number_, number + 1);
+  if (number < least_number_) {
+    return false;
+  }
+  least_number_ = number + 1;
+  claims_[number];
+  return true;
+}
+
+void Engine::end_claim(std::uint32_t number) { claims_.erase(number); }
 
 bool Engine::forked() { return g_forked.load(std::memory_order_relaxed); }
 
-void Engine::attach(Communicator* communicator) { communicators_.push_back(communicator); }
+void Engine::attach(Communicator* communicator) {
+  communicators_.push_back(communicator);
+  // What has happened since its members agreed to make it.
+  const std::uint32_t number = communicator->options().id;
+  if (const auto claim = claims_.find(number); claim != claims_.end()) {
+    for (const auto& [rank, report] : claim->second) {
+      communicator->reported(rank, report);
+    }
+    claims_.erase(claim);
+  }
+  for (const Peer& peer : peers_) {
+    communicator->peer_gone(peer);
+  }
+}
 
 void Engine::detach(Communicator* communicator) { std::erase(communicators_, communicator); }
 
@@ -142,6 +171,7 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
   bool timed_out = false;
   while (!finished()) {
     const bool moved = drive();
+    wake_waiters();
     if (finished()) {
       break;
     }
@@ -182,6 +212,7 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
       sched_yield();
     }
   }
+  wake_waiters();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
   if (thread_.joinable() && std::this_thread::get_id() != thread_.get_id() && busy()) {
     start_progress_thread();  // somebody has to go on with what is left
@@ -192,9 +223,7 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
 // Sleeps until something happens, a few milliseconds at most. Whoever signals this rank rings its doorbell when it sees
 // the flag `sleeping`; it is set before the last look, so only a signal that crosses that very look can be missed.
 void Engine::sleep(int milliseconds) {
-  for (Communicator* communicator : communicators_) {
-    communicator->set_sleeping(true);
-  }
+  change_sleepers(1);
   if (!drive()) {
     std::vector<pollfd> descriptors{{doorbell_, POLLIN, 0}};
     for (const Peer& peer : peers_) {
@@ -216,8 +245,25 @@ void Engine::sleep(int milliseconds) {
     while (doorbell_ >= 0 && read(doorbell_, &rings, sizeof rings) > 0) {
     }
   }
-  for (Communicator* communicator : communicators_) {
-    communicator->set_sleeping(false);
+  change_sleepers(-1);
+}
+
+void Engine::change_sleepers(int change) {
+  sleepers_ += change;
+  if (memory_ != nullptr) {
+    memory_->set_sleeping(sleepers_);
+  }
+}
+
+// A thread that drives finishes the works of others, and may have taken the ring of the doorbell that was for them.
+void Engine::wake_waiters() {
+  if (finished_ == announced_) {
+    return;
+  }
+  announced_ = finished_;
+  if (sleepers_ > 0 && doorbell_ >= 0) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(doorbell_, &one, sizeof one);
   }
 }
 
@@ -249,8 +295,10 @@ void Engine::watch_peers() {
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     Peer& peer = peers_[r];
     if (peer.state == Peer::State::kThere && (descriptors[2 * r].revents != 0 || descriptors[2 * r + 1].revents != 0)) {
-      const bool left = std::any_of(communicators_.begin(), communicators_.end(),
-                                    [&](const Communicator* c) { return c->has_left(peer.rank); });
+      const bool left = std::all_of(communicators_.begin(), communicators_.end(), [&](const Communicator* c) {
+        const int member = c->member_of(peer.rank);
+        return member < 0 || c->closed() || c->has_left(member);
+      });
       lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : "it died");
     }
   }
@@ -262,6 +310,19 @@ void Engine::watch_peers() {
   hear_links();
 }
 
+// Reports about communicators that this rank has closed, or has never had, are of no use any more.
+void Engine::heard(int rank, const Report& report) {
+  if (const auto claim = claims_.find(report.communicator); claim != claims_.end()) {
+    claim->second.emplace_back(rank, report);
+    return;
+  }
+  for (Communicator* communicator : communicators_) {
+    if (communicator->options().id == report.communicator) {
+      communicator->reported(rank, report);
+    }
+  }
+}
+
 // What links have reported besides data.
 void Engine::hear_links() {
   for (Peer& peer : peers_) {
@@ -270,9 +331,7 @@ void Engine::hear_links() {
     }
     for (LinkEvent event = peer.link->event(); event.kind != LinkEvent::Kind::kNone; event = peer.link->event()) {
       if (event.kind == LinkEvent::Kind::kAborted) {
-        for (Communicator* communicator : communicators_) {
-          communicator->reported(peer.rank, Report::decode(event.text));
-        }
+        heard(peer.rank, Report::decode(event.text));
       } else if (peer.state == Peer::State::kThere) {
         const bool left = event.kind == LinkEvent::Kind::kClosed;
         lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : event.text);

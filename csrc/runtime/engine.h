@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +14,8 @@
 
 #include "core/lock.h"
 #include "core/transport.h"
+#include "runtime/host_memory.h"
+#include "runtime/report.h"
 #include "runtime/work.h"
 
 namespace collectives {
@@ -21,7 +24,7 @@ class Communicator;
 
 // How another process is reached and watched. Descriptors belong to the engine, -1 where there is none.
 struct Peer {
-  int rank = -1;
+  int rank = -1;  // in the world
   std::string host;
   int pid = -1;
   int control_fd = -1;  // a socket that nothing is sent over: its end is the end of the peer
@@ -30,14 +33,13 @@ struct Peer {
   enum class State : std::uint8_t { kThere, kLeft, kDead };
   State state = State::kThere;
   std::string why;  // it is gone
-
-  std::string label() const;  // "rank 3 (host a, pid 17)"
 };
 
 class Engine {
  public:
-  // peers[r] is rank r; the own entry is empty. doorbell: readable when somebody wakes this rank, or -1.
-  Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size);
+  // peers[r] is rank r of the world; the own entry is empty. doorbell: readable when somebody wakes this rank, or -1.
+  // memory: nullptr where this rank shares none.
+  Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size, std::shared_ptr<HostMemory> memory);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -45,11 +47,19 @@ class Engine {
   int rank() const { return rank_; }
   Lock& lock() { return lock_; }
   std::vector<Peer>& peers() { return peers_; }
+  const std::shared_ptr<HostMemory>& memory() const { return memory_; }
   // Looks at a flag this often before it does anything else. Small when ranks outnumber cores.
   int spins() const { return spins_; }
 
-  // Says good-bye to the peers when all communicators are closed.
-  void leave();
+  // Says good-bye to the peers when all communicators are closed; false when one is open.
+  bool leave();
+
+  // Numbers of communicators. The members of a new one all propose a number and take the highest; two threads that make
+  // groups at the same time can come to the same one, so each member must claim it. A number that was claimed once is
+  // never good again. Up to the end of the claim, or until the communicator is attached, reports about it are kept.
+  std::uint32_t propose_number();
+  bool claim_number(std::uint32_t number);
+  void end_claim(std::uint32_t number);
 
   void attach(Communicator* communicator);
   void detach(Communicator* communicator);
@@ -60,6 +70,10 @@ class Engine {
 
   // Acts on what links have reported besides data.
   void hear_links();
+
+  // Works have ended that other threads may sleep for.
+  void note_finished() { ++finished_; }
+  void wake_waiters();
 
   // Makes sure that works in flight go on while nobody waits.
   void start_progress_thread();
@@ -72,7 +86,9 @@ class Engine {
   void look_after();
   void watch_peers();
   void lose(Peer& peer, Peer::State state, const std::string& why);
+  void heard(int rank, const Report& report);
   void sleep(int milliseconds);
+  void change_sleepers(int change);
   void progress_loop();
   bool busy() const;
   bool stopping();
@@ -81,8 +97,15 @@ class Engine {
   std::vector<Peer> peers_;
   int doorbell_;
   int spins_;
+  std::shared_ptr<HostMemory> memory_;
   Lock lock_;
   std::vector<Communicator*> communicators_;
+  std::uint32_t next_number_ = 1;                                        // the world has 0
+  std::uint32_t least_number_ = 1;                                       // that has not been claimed
+  std::map<std::uint32_t, std::vector<std::pair<int, Report>>> claims_;  // with the reports and who sent them
+  int sleepers_ = 0;
+  std::uint64_t finished_ = 0;
+  std::uint64_t announced_ = 0;  // of finished_, to the threads that sleep
   std::atomic<int> waiters_{0};
   std::thread thread_;
   std::mutex thread_mutex_;

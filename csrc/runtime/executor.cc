@@ -22,7 +22,8 @@ Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, s
       rank_(rank),
       domain_(domain),
       links_(std::move(links)),
-      peers_completed_(links_.size(), 0) {
+      peers_completed_(links_.size(), 0),
+      sent_(links_.size(), 0) {
   for (int r = 0; domain_ != nullptr && r < domain_->size(); ++r) {
     if (r != rank_ && domain_->has(r)) {
       mapped_peers_.push_back(r);
@@ -39,6 +40,7 @@ void Executor::begin(Work& work) {
   if (work.sources.size() < plan.max_operands) {
     work.sources.resize(plan.max_operands);
     work.destinations.resize(plan.max_operands);
+    work.cursors.resize(2 * plan.max_operands);
   }
   if (work.scratch.size() < static_cast<std::size_t>(plan.schedule.scratch_bytes)) {
     work.scratch.resize(plan.schedule.scratch_bytes);
@@ -55,7 +57,7 @@ void Executor::open_stream(Work& work, int peer) {
   Stream& stream = work.streams.emplace_back();
   work.stream_peers.push_back(peer);
   stream.key = {communicator_, work.sequence};
-  stream.signature = work.plan->signature;
+  stream.signature = work.signature;
   links_[peer]->open(stream);
 }
 
@@ -65,6 +67,7 @@ void Executor::end(Work& work) {
   }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
     links_[work.stream_peers[i]]->close(work.streams[i]);
+    sent_[work.stream_peers[i]] += work.streams[i].bytes_sent;
   }
   work.streams.clear();
   work.stream_peers.clear();
@@ -74,7 +77,7 @@ void Executor::end(Work& work) {
 }
 
 bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
-  if (theirs == work.plan->signature) {
+  if (theirs == work.signature) {
     return false;
   }
   mismatched_rank_ = rank;
@@ -104,7 +107,7 @@ Executor::Look Executor::look(const Work& work, const FlagRef& flag) {
 void Executor::signal(const Work& work, const FlagRef& flag) {
   if (flag.flag == kHeaderFlag) {
     HeaderLine& line = domain_->header(rank_, work.sequence);
-    line.signature = work.plan->signature;
+    line.signature = work.signature;
     const std::uint64_t incomplete = work.sequence + 1 - completed;
     line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);
   } else {

@@ -37,6 +37,8 @@ class Executor {
 
   // The highest number of completed collectives that rank r is known to have reached.
   std::vector<std::uint64_t>& peers_completed() { return peers_completed_; }
+  // Bytes that works which are over have sent to rank r over a link that serves several communicators.
+  std::int64_t sent(int r) const { return sent_[r]; }
   std::uint64_t completed = 0;  // of this rank: all collectives numbered below are complete
 
  private:
@@ -60,6 +62,7 @@ class Executor {
   const Domain* domain_;
   std::vector<Link*> links_;
   std::vector<std::uint64_t> peers_completed_;
+  std::vector<std::int64_t> sent_;
   int mismatched_rank_ = -1;
   Signature mismatched_signature_;
   std::vector<int> mapped_peers_;

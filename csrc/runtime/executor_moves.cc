@@ -42,10 +42,11 @@ template <typename Place>
 void Executor::move_piece(Work& work, const Step& step, std::int64_t bytes, const Place& place) {
   const auto sources = work.plan->schedule.sources(step);
   const auto destinations = work.plan->schedule.destinations(step);
+  const std::size_t behind = sources.size();
   if (step.kind == StepKind::kCopy) {
-    std::byte* source = place(sources[0]);
-    for (const Operand& operand : destinations) {
-      std::byte* destination = place(operand);
+    std::byte* source = place(sources[0], 0);
+    for (std::size_t i = 0; i < destinations.size(); ++i) {
+      std::byte* destination = place(destinations[i], behind + i);
       if (sources[0].take) {
         copy_taking(destination, source, bytes);
       } else if (destination != source) {
@@ -55,57 +56,58 @@ void Executor::move_piece(Work& work, const Step& step, std::int64_t bytes, cons
     return;
   }
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    work.sources[i] = place(sources[i]);
+    work.sources[i] = place(sources[i], i);
   }
   for (std::size_t i = 0; i < destinations.size(); ++i) {
-    work.destinations[i] = place(destinations[i]);
+    work.destinations[i] = place(destinations[i], behind + i);
   }
   const ReduceFunction reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
   reduce(work.destinations.data(), static_cast<int>(destinations.size()), work.sources.data(),
          static_cast<int>(sources.size()), bytes >> work.plan->element_shift, work.divisor);
   if (work.plan->takes) {
-    for (const Operand& operand : sources) {
-      if (operand.take) {
-        take_lines(place(operand), bytes);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (sources[i].take) {
+        take_lines(place(sources[i], i), bytes);
       }
     }
   }
 }
 
 void Executor::move(Work& work, const Step& step) {
-  if (work.input.count <= 1) {
+  if (work.input.count <= 1 && work.output.count <= 1) {
     // Lines that are taken have to be so while they are in the nearest cache.
     const bool takes = step.kind == StepKind::kReduce && work.plan->takes;
     const std::int64_t block = takes ? kTakeBlock : step.length;
     for (std::int64_t done = 0; done < step.length; done += block) {
       const std::int64_t bytes = std::min(block, step.length - done);
-      move_piece(work, step, bytes, [&](const Operand& operand) { return address(work, operand, done); });
+      move_piece(work, step, bytes,
+                 [&](const Operand& operand, std::size_t /*index*/) { return address(work, operand, done); });
     }
     return;
   }
-  // Buffers of several spans are done piece by piece: input and output have the same spans, so all operands of the
-  // caller break at the same places.
-  const Operand* split = nullptr;
-  for (const auto& operands : {work.plan->schedule.sources(step), work.plan->schedule.destinations(step)}) {
-    for (const Operand& operand : operands) {
-      split = of_caller(operand.region) ? &operand : split;
+  // Buffers of several spans are done piece by piece, from one border between spans to the next.
+  const auto sources = work.plan->schedule.sources(step);
+  const auto destinations = work.plan->schedule.destinations(step);
+  const auto each_of_caller = [&](auto body) {
+    std::size_t index = 0;
+    for (const auto& operands : {sources, destinations}) {
+      for (const Operand& operand : operands) {
+        if (of_caller(operand.region)) {
+          body(operand, work.cursors[index]);
+        }
+        ++index;
+      }
     }
-  }
-  SpanCursor in(work.input);
-  SpanCursor out(work.output);
+  };
+  each_of_caller([&](const Operand& operand, SpanCursor& at) { at = cursor(work, operand, step.length); });
   for (std::int64_t done = 0; done < step.length;) {
     std::int64_t bytes = step.length - done;
-    if (split != nullptr) {
-      const std::int64_t offset = split->offset + split->stride * work.iteration + done;
-      in.seek(offset);
-      out.seek(offset);
-      bytes = in.piece(bytes).bytes;
-    }
-    move_piece(work, step, bytes, [&](const Operand& operand) {
-      return of_caller(operand.region) ? (operand.region == Region::kInput ? in : out).piece(bytes).data
-                                       : address(work, operand, done);
+    each_of_caller([&](const Operand& /*operand*/, SpanCursor& at) { bytes = at.piece(bytes).bytes; });
+    move_piece(work, step, bytes, [&](const Operand& operand, std::size_t index) {
+      return of_caller(operand.region) ? work.cursors[index].piece(bytes).data : address(work, operand, done);
     });
     done += bytes;
+    each_of_caller([&](const Operand& /*operand*/, SpanCursor& at) { at.advance(bytes); });
   }
 }
 

@@ -37,18 +37,6 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-std::string Communicator::who(int r) const {
-  if (r < 0 || r >= size()) {
-    return "an unknown rank";
-  }
-  const Peer& peer = engine_->peers()[r];
-  return peer.rank >= 0 ? peer.label() : "rank " + std::to_string(r);
-}
-
-bool Communicator::has_left(int r) const {
-  return domain_ != nullptr && r < domain_->size() && domain_->has(r) && domain_->control(r).left.load() != 0;
-}
-
 // The communicator is unusable from here on, and every pending work ends with the error. All other ranks are told, even
 // when this one was told itself: whoever told it may have died before it had told everyone.
 void Communicator::fail(const Report& report, const Work* about) {
@@ -57,6 +45,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   }
   error_ = std::make_unique<Report>(report);
   Report own = report;
+  own.communicator = options_.id;
   own.reporter = rank();
   const Work* current = about != nullptr   ? about
                         : !active_.empty() ? active_.front().get()
@@ -78,6 +67,8 @@ void Communicator::fail(const Report& report, const Work* about) {
   }
   active_.clear();
   queued_.clear();
+  forget_links();
+  engine_->note_finished();
 }
 
 void Communicator::finish(Work& work, const Report& report) {
@@ -94,7 +85,7 @@ void Communicator::finish(Work& work, const Report& report) {
   context.sequence = static_cast<std::int64_t>(work.sequence);
   context.name = work.name;
   context.age_s = work.posted ? seconds_since(*work.posted, Clock::now()) : 0;
-  std::string text = "rank " + std::to_string(rank()) + ", " + call_text(work) + ": " + report.text;
+  std::string text = who(rank()) + ", " + call_text(work) + ": " + report.text;
   if (report.reporter >= 0 && report.reporter != rank() && report.kind != ErrorKind::kMismatch) {
     text += " (reported by " + who(report.reporter) + ")";
   }
@@ -108,7 +99,7 @@ void Communicator::finish(Work& work, const Report& report) {
 // Ranks disagree about a collective.
 void Communicator::mismatch(Work& work) {
   const int other = executor_->mismatched_rank();
-  const Signature& mine = work.plan->signature;
+  const Signature& mine = work.signature;
   const Signature theirs = executor_->mismatched_signature();
   const bool lower = rank() < other;
   Report report;
@@ -124,7 +115,8 @@ void Communicator::mismatch(Work& work) {
 }
 
 void Communicator::peer_gone(const Peer& peer) {
-  if (error_ != nullptr || closed_ || peer.state != Peer::State::kDead) {
+  const int member = member_of(peer.rank);
+  if (member < 0 || error_ != nullptr || closed_ || peer.state != Peer::State::kDead || has_left(member)) {
     return;  // works that need a rank that left are found by look_after()
   }
   drive();  // what it still did may be enough
@@ -133,17 +125,17 @@ void Communicator::peer_gone(const Peer& peer) {
   }
   // Its own report, if it left one, says more than its death.
   Report last;
-  if (collect(peer.rank, &last)) {
+  if (collect(member, &last)) {
     fail(last);
     return;
   }
   Report report;
   report.kind = ErrorKind::kPeer;
   report.reporter = rank();
-  report.culprit = peer.rank;
+  report.culprit = member;
   report.sequence = static_cast<std::int64_t>(executor_->completed);
   report.text =
-      peer.label() + " is gone: " + peer.why + "; look at its own output for the cause, and start the job again";
+      who(member) + " is gone: " + peer.why + "; look at its own output for the cause, and start the job again";
   fail(report);
 }
 
@@ -163,12 +155,17 @@ void Communicator::look_after(Clock::time_point now) {
       return;
     }
     for (const int r : executor_->missing(*work)) {
-      const Peer& peer = engine_->peers()[r];
-      if (!has_left(r) && peer.state == Peer::State::kThere) {
+      if (!has_left(r) && peer(r).state == Peer::State::kThere) {
         continue;
       }
+      // What it did before it left may be enough to go on.
       if (step(*work, 1)) {
+        engine_->note_finished();
         break;
+      }
+      const std::vector<int> missing = executor_->missing(*work);
+      if (std::find(missing.begin(), missing.end(), r) == missing.end()) {
+        continue;
       }
       Report report;
       report.kind = ErrorKind::kPeer;
@@ -213,7 +210,7 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
                               (missing.empty() ? "earlier collectives to end on all ranks" : join(missing));
   if (!late) {
     work.warned = true;
-    std::fprintf(stderr, "collectives: warning: rank %d, %s; it gives up after %s\n", rank(), waiting.c_str(),
+    std::fprintf(stderr, "collectives: warning: %s, %s; it gives up after %s\n", who(rank()).c_str(), waiting.c_str(),
                  seconds_text(work.timeout_s).c_str());
     return;
   }
@@ -234,7 +231,7 @@ void Communicator::interrupt() {
   report.reporter = rank();
   report.culprit = rank();
   report.sequence = static_cast<std::int64_t>(executor_->completed);
-  report.text = "rank " + std::to_string(rank()) + " was interrupted (Ctrl-C) in the middle of a collective";
+  report.text = who(rank()) + " was interrupted (Ctrl-C) in the middle of a collective";
   fail(report);
 }
 
@@ -251,12 +248,16 @@ void Communicator::close() {
     report.kind = ErrorKind::kClosed;
     report.reporter = rank();
     report.culprit = rank();
-    report.text = "rank " + std::to_string(rank()) + " closed the communicator with collectives in flight";
+    report.text = who(rank()) + " closed the communicator with collectives in flight";
     fail(report);
   }
   closed_ = true;
-  engine_->leave();
+  if (!engine_->leave() && error_ == nullptr) {
+    tell_left();
+  }
+  forget_links();
   if (domain_ != nullptr) {
+    // From here on this rank touches no memory of the others, which may use it for something else.
     domain_->control(rank()).left.store(1 + next_sequence_, std::memory_order_release);
     for (int r = 0; r < size(); ++r) {
       if (r != rank() && domain_->has(r)) {

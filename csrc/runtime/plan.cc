@@ -46,7 +46,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->element_shift = std::countr_zero(static_cast<std::uint64_t>(problem.element()));
   plan->schedule = build_schedule(algorithm.name, problem, topology, limits);
   const Schedule& schedule = plan->schedule;
-  if (problem.collective == Collective::kAllReduce || problem.collective == Collective::kReduce) {
+  if (reduces(problem.collective)) {
     const Reducer& reducer = best_reducer();
     plan->reduce = reducer.kernel(problem.dtype, problem.op, false);
     plan->reduce_finish = reducer.kernel(problem.dtype, problem.op, true);

@@ -34,12 +34,12 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
 // ones. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
 const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic);
 
-// Plans by signature. Direct-mapped: a look-up is one comparison; a collision evicts.
+// Plans by signature and the lengths of parts. Direct-mapped: a look-up is one comparison; a collision evicts.
 class PlanCache {
  public:
-  Plan* find(const Signature& signature) {
+  Plan* find(const Signature& signature, const std::vector<std::int64_t>& counts) {
     Plan* plan = entries_[index(signature)].get();
-    return plan != nullptr && plan->signature == signature ? plan : nullptr;
+    return plan != nullptr && plan->signature == signature && plan->problem.counts == counts ? plan : nullptr;
   }
   // The evicted plan is handed back, since a collective in flight may still run it.
   std::shared_ptr<Plan> put(std::shared_ptr<Plan> plan) {

@@ -1,5 +1,6 @@
 // From a call to a work: checks, the signature, the plan.
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
@@ -19,11 +20,46 @@ std::int64_t total_bytes(const std::vector<Span>& spans) {
   return total;
 }
 
-void pack(const Buffer& from, std::byte* to) {
-  for (std::int64_t i = 0; i < from.count; ++i) {
-    std::memcpy(to, from.spans[i].data, from.spans[i].bytes);
-    to += from.spans[i].bytes;
+void pack(const std::vector<Span>& from, std::byte* to) {
+  for (const Span& span : from) {
+    if (span.bytes > 0) {
+      std::memcpy(to, span.data, span.bytes);
+    }
+    to += span.bytes;
   }
+}
+
+// The elements of each part: what its tensors have together.
+std::vector<std::int64_t> part_counts(const Call& call, int size) {
+  const std::size_t parts = call.collective == Collective::kAllToAll
+                                ? static_cast<std::size_t>(size) * static_cast<std::size_t>(size)
+                                : static_cast<std::size_t>(size);
+  if (call.lengths.size() % parts != 0) {
+    throw ArgumentError(std::to_string(call.lengths.size()) + " lengths are no multiple of the " +
+                        std::to_string(parts) + " parts");
+  }
+  const std::size_t tensors = call.lengths.size() / parts;
+  std::vector<std::int64_t> counts(parts, 0);
+  for (std::size_t i = 0; i < call.lengths.size(); ++i) {
+    counts[i / tensors] += call.lengths[i];
+  }
+  return counts;
+}
+
+// The memory of the caller must hold exactly what the lengths say.
+void check_lengths(const Work& work, int rank, int size) {
+  const Problem& problem = work.plan->problem;
+  if (!has_parts(problem.collective)) {
+    return;
+  }
+  const auto check = [&](const char* what, std::int64_t given, std::int64_t needed) {
+    if (given != needed) {
+      throw ArgumentError(std::string("the ") + what + " has " + std::to_string(given) +
+                          " bytes, but the lengths say " + std::to_string(needed));
+    }
+  };
+  check("input", total_bytes(work.input_spans), problem.input_bytes(rank, size));
+  check("output", total_bytes(work.output_spans), problem.output_bytes(rank, size));
 }
 
 }  // namespace
@@ -44,7 +80,10 @@ void Communicator::check_usable() const {
   ErrorContext context;
   context.rank = rank();
   if (closed_) {
-    throw CollectivesError(ErrorKind::kClosed, "the communicator is closed; call collectives.init() for a new one",
+    throw CollectivesError(ErrorKind::kClosed,
+                           options_.members.empty()
+                               ? "the communicator is closed; call collectives.init() for a new one"
+                               : "the communicator of this group is closed; make a new group",
                            context);
   }
   if (error_ != nullptr) {
@@ -67,38 +106,35 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.input_spans.assign(call.input.begin(), call.input.end());
   work.output_spans.assign(call.output.begin(), call.output.end());
   const std::int64_t bytes = total_bytes(call.input);
-  work.input = {work.input_spans.data(), static_cast<std::int64_t>(work.input_spans.size()), bytes};
-  work.output = {work.output_spans.data(), static_cast<std::int64_t>(work.output_spans.size()), bytes};
+  const std::int64_t result_bytes = total_bytes(call.output);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  if (bytes / element > kMaxElements) {
-    throw ArgumentError(std::to_string(bytes / element) + " elements are too many for one collective; at most " +
+  if (const std::int64_t most = std::max(bytes, result_bytes) / element; most > kMaxElements) {
+    throw ArgumentError(std::to_string(most) + " elements are too many for one collective; at most " +
                         std::to_string(kMaxElements) + " are possible");
   }
+  const bool parts = has_parts(call.collective);
   // Symmetric memory takes part as such when the call is one array that lies there on both sides.
   bool symmetric = false;
-  if (domain_ != nullptr && bytes > 0 && work.input.count == 1) {
+  if (domain_ != nullptr && !parts && bytes > 0 && work.input_spans.size() == 1) {
     work.input_heap_offset = domain_->heap_offset(work.input_spans[0].data, bytes);
     work.output_heap_offset = domain_->heap_offset(work.output_spans[0].data, bytes);
     symmetric = work.input_heap_offset >= 0 && work.output_heap_offset >= 0;
   }
   work.counts.clear();
-  for (const Span& span : call.input) {
-    work.counts.push_back(span.bytes / element);
+  if (parts) {
+    work.counts = call.lengths;
+  } else {
+    for (const Span& span : call.input) {
+      work.counts.push_back(span.bytes / element);
+    }
   }
-  Signature signature =
+  const Signature signature =
       make_signature(call.collective, call.op, call.dtype, symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate,
                      call.deterministic, call.algorithm, call.root, work.counts);
   bind(work, call, signature, symmetric);
-  // No tensor at all is like one of no elements; and short lists travel as one.
-  if (work.input.count != 1 && bytes <= kPackBytes) {
-    work.packed.resize(bytes);
-    pack(work.input, work.packed.data());
-    work.input_spans.assign(1, {work.packed.data(), bytes});
-    work.input = {work.input_spans.data(), 1, bytes};
-    work.output = work.input;
-  } else {
-    work.packed.clear();
-  }
+  check_lengths(work, rank(), size());
+  work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
+  gather_spans(work, bytes, result_bytes);
   work.divisor = size();
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work.name.assign(call.name);
@@ -112,9 +148,36 @@ void Communicator::prepare(Work& work, const Call& call) {
   next_chunk_ += work.plan->schedule.chunks;
 }
 
+// Makes buffers of the spans. Short lists travel as one piece, and no tensor at all is like one of no elements.
+void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes) {
+  const bool lists = work.input_spans.size() > 1 || work.output_spans.size() > 1;
+  const bool apart = has_parts(work.plan->problem.collective);  // input and output differ in length
+  const std::int64_t room = apart ? bytes + result_bytes : bytes;
+  work.is_packed = lists && room <= kPackBytes;
+  if (work.is_packed) {
+    work.packed.resize(room);
+    pack(work.input_spans, work.packed.data());
+    work.input_spans.assign(1, {work.packed.data(), bytes});
+    work.result_span = {work.packed.data() + (apart ? bytes : 0), result_bytes};
+  } else if (work.input_spans.empty()) {
+    work.input_spans.assign(1, {});
+  }
+  if (!work.is_packed && work.output_spans.empty()) {
+    work.output_spans.assign(1, {});
+  }
+  work.input = {work.input_spans.data(), static_cast<std::int64_t>(work.input_spans.size()), bytes};
+  work.output = work.is_packed ? Buffer{&work.result_span, 1, result_bytes}
+                               : Buffer{work.output_spans.data(), static_cast<std::int64_t>(work.output_spans.size()),
+                                        result_bytes};
+}
+
 // Finds or makes the plan.
 void Communicator::bind(Work& work, const Call& call, const Signature& signature, bool symmetric) {
-  if (Plan* plan = plans_.find(signature); plan != nullptr) {
+  counts_.clear();
+  if (has_parts(call.collective)) {
+    counts_ = part_counts(call, size());
+  }
+  if (Plan* plan = plans_.find(signature, counts_); plan != nullptr) {
     if (work.plan.get() != plan) {
       work.plan = plans_.entry(signature);
     }
@@ -127,6 +190,7 @@ void Communicator::bind(Work& work, const Call& call, const Signature& signature
   problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
   problem.count = total_count(signature);
   problem.root = call.root;
+  problem.counts = counts_;
   const Algorithm* algorithm = nullptr;
   if (call.algorithm == 0) {
     algorithm = &select(problem, options_.topology, call.deterministic);

@@ -22,7 +22,8 @@ std::string get_text(std::istringstream& in) {
 std::string Report::encode(std::size_t limit) const {
   constexpr std::size_t kReserve = 256;
   std::ostringstream out;
-  out << static_cast<int>(kind) << ' ' << reporter << ' ' << culprit << ' ' << other << ' ' << sequence << '\n';
+  out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
+      << sequence << '\n';
   put_text(out, text.substr(0, limit - kReserve));
   put_text(out, name.substr(0, kReserve / 2));
   for (const std::int64_t count : counts) {
@@ -39,8 +40,9 @@ Report Report::decode(const std::string& text) {
   std::istringstream in(text);
   Report report;
   int kind = 0;
-  in >> kind >> report.reporter >> report.culprit >> report.other >> report.sequence;
-  report.kind = static_cast<ErrorKind>(kind);
+  if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.sequence) {
+    report.kind = static_cast<ErrorKind>(kind);
+  }
   report.text = get_text(in);
   report.name = get_text(in);
   for (std::int64_t count = 0; in >> count;) {

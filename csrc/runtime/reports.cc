@@ -51,8 +51,8 @@ void Communicator::tell(const Report& report) {
     if (domain_ != nullptr && domain_->has(r)) {
       domain_->control(r).aborted.store(1, std::memory_order_release);
       domain_->wake(r);
-    } else if (Peer& peer = engine_->peers()[r]; peer.link != nullptr && peer.state == Peer::State::kThere) {
-      peer.link->abort(text);
+    } else if (Link* link = message_link(r); link != nullptr && peer(r).state == Peer::State::kThere) {
+      link->abort(text);
     }
   }
 }
@@ -75,8 +75,16 @@ bool Communicator::collect(int r, Report* report) const {
   return true;
 }
 
-void Communicator::reported(int r, const Report& report) {
-  received_[r] = report;
+void Communicator::reported(int world_rank, const Report& report) {
+  const int member = member_of(world_rank);
+  if (member < 0) {
+    return;
+  }
+  if (report.kind == ErrorKind::kNone) {
+    left_[member] = true;
+    return;
+  }
+  received_[member] = report;
   hear(report);
 }
 
@@ -135,22 +143,12 @@ std::string Communicator::tensor_detail(int a, int b) {
   Report second;
   const auto until = Clock::now() + kReportPatience;
   while (!(collect(a, &first) && collect(b, &second)) && Clock::now() < until) {
-    bool there = false;
     for (const int r : {a, b}) {
-      Peer* peer = r >= 0 && r < size() && r != rank() ? &engine_->peers()[r] : nullptr;
-      there = there || (peer != nullptr && peer->state == Peer::State::kThere);
-      if (peer == nullptr || peer->link == nullptr) {
-        continue;
-      }
-      peer->link->progress();
-      for (LinkEvent event = peer->link->event(); event.kind != LinkEvent::Kind::kNone; event = peer->link->event()) {
-        if (event.kind == LinkEvent::Kind::kAborted) {
-          received_[r] = Report::decode(event.text);
-        } else {
-          peer->state = Peer::State::kLeft;
-        }
+      if (Link* link = r >= 0 && r < size() ? message_link(r) : nullptr; link != nullptr) {
+        link->progress();
       }
     }
+    engine_->hear_links();
     std::this_thread::yield();
   }
   const std::string text = tensor_difference(first, second);

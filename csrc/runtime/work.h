@@ -29,7 +29,10 @@ struct Call {
   bool deterministic = false;
   std::vector<Span> input;
   std::vector<Span> output;  // the same spans when in place
-  double timeout_s = -1;     // the communicator's when negative
+  // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
+  // of Problem::counts; a list of tensors has as many entries for each part as there are tensors.
+  std::vector<std::int64_t> lengths;
+  double timeout_s = -1;  // the communicator's when negative
   std::string name;
 };
 
@@ -40,14 +43,17 @@ struct Work {
   std::shared_ptr<Plan> plan;
   std::uint64_t sequence = 0;
   std::uint64_t base = 0;  // number of the first chunk
+  Signature signature;
   Buffer input;
   Buffer output;
   std::vector<Span> input_spans;
   std::vector<Span> output_spans;
-  std::vector<std::int64_t> counts;     // elements of each tensor of the list as it was given
+  std::vector<std::int64_t> counts;     // elements of each tensor of the list as it was given, or Call::lengths
   std::int64_t input_heap_offset = -1;  // symmetric memory
   std::int64_t output_heap_offset = -1;
-  std::vector<std::byte> packed;  // short lists of tensors are packed before and unpacked after
+  bool is_packed = false;  // a short list of tensors, packed before and unpacked after
+  std::vector<std::byte> packed;
+  Span result_span;  // the output inside `packed`
   std::vector<std::byte> scratch;
   double divisor = 1;
   double timeout_s = 0;
@@ -70,6 +76,7 @@ struct Work {
   std::deque<ReceiveRequest> receives;
 
   // Scratch space of the executor.
+  std::vector<SpanCursor> cursors;
   std::vector<const void*> sources;
   std::vector<void*> destinations;
 

@@ -86,6 +86,27 @@ void TcpLink::close(Stream& stream) {
   streams_.erase(streams_.find(stream.key));
 }
 
+void TcpLink::forget(std::uint32_t communicator) {
+  const auto position = std::lower_bound(forgotten_.begin(), forgotten_.end(), communicator);
+  if (position != forgotten_.end() && *position == communicator) {
+    return;
+  }
+  forgotten_.insert(position, communicator);
+  opened_.erase(communicator);
+  std::erase_if(streams_, [&](const auto& entry) {
+    const TcpStream& s = entry.second;
+    if (s.key.communicator != communicator || s.stream != nullptr) {
+      return false;
+    }
+    --unknown_;
+    note_taken();  // the peer may begin others instead
+    if (current_ == &s) {
+      current_ = nullptr;
+    }
+    return true;
+  });
+}
+
 bool TcpLink::progress() {
   bool moved = settle();  // also when the connection is gone: what arrived before is still delivered
   if (down_) {
@@ -111,8 +132,7 @@ void TcpLink::abort(const std::string& report) {
   if (down_) {
     return;
   }
-  abort_queued_ = true;
-  abort_report_ = report.substr(0, wire::kMaxReportBytes);
+  reports_.push_back(report.substr(0, wire::kMaxReportBytes));
   write_some();
 }
 
@@ -149,7 +169,7 @@ void TcpLink::ended(int error) {
 }
 
 bool TcpLink::all_sent() const {
-  return !has_output() && !abort_queued_ &&
+  return !has_output() && reports_.empty() &&
          std::all_of(open_.begin(), open_.end(), [](const TcpStream* s) { return s->stream->sends.empty(); });
 }
 

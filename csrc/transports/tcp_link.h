@@ -42,6 +42,7 @@ class TcpLink : public Link {
   std::string_view transport() const override { return "tcp"; }
   void open(Stream& stream) override;
   void close(Stream& stream) override;
+  void forget(std::uint32_t communicator) override;
   bool progress() override;
   void abort(const std::string& report) override;
   // Blocks, for about a second at most.
@@ -74,6 +75,10 @@ class TcpLink : public Link {
   void append_frame(wire::FrameType type, TcpStream* s, std::int64_t length);
   void append_bytes(const void* data, std::size_t bytes);
   void finish_frame_from_copy();
+  void count_sent(std::int64_t bytes) {
+    bytes_sent += bytes;
+    frame_stream_->stream->bytes_sent += bytes;
+  }
 
   // tcp_link_deliver.cc
   bool settle();
@@ -105,6 +110,7 @@ class TcpLink : public Link {
   std::unordered_map<StreamKey, TcpStream, StreamKeyHash> streams_;
   std::vector<TcpStream*> open_;
   std::unordered_map<std::uint32_t, OpenedWindow> opened_;  // by communicator
+  std::vector<std::uint32_t> forgotten_;                    // communicators, sorted
   std::size_t unknown_ = 0;
   std::uint32_t streams_started_ = 0;  // by us
   std::uint32_t peer_taken_ = 0;       // of these, opened by the peer
@@ -119,8 +125,7 @@ class TcpLink : public Link {
   std::int64_t frame_left_ = 0;
   bool blocked_ = false;  // the socket did not take everything
   std::size_t turn_ = 0;
-  bool abort_queued_ = false;
-  std::string abort_report_;
+  std::deque<std::string> reports_;  // to be sent
 
   // Input: in_ holds in_bytes_, none or the beginning of a header, whenever the link waits for more.
   struct alignas(64) InputBuffer {

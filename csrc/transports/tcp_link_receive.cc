@@ -213,7 +213,8 @@ TcpStream* TcpLink::stream_of(const wire::FrameHeader& h) {
     return nullptr;  // its first frame has been here, so it was known once
   }
   const auto window = opened_.find(h.communicator);
-  if (window != opened_.end() && window->second.opened(h.sequence)) {
+  if ((window != opened_.end() && window->second.opened(h.sequence)) ||
+      std::binary_search(forgotten_.begin(), forgotten_.end(), h.communicator)) {
     note_taken();
     return nullptr;
   }

@@ -102,10 +102,9 @@ void TcpLink::append_frame(FrameType type, TcpStream* s, std::int64_t length) {
 bool TcpLink::fill() {
   out_.clear();
   out_head_ = 0;
-  if (abort_queued_) {
-    abort_queued_ = false;
-    append_frame(FrameType::kAbort, nullptr, static_cast<std::int64_t>(abort_report_.size()));
-    append_bytes(abort_report_.data(), abort_report_.size());
+  for (; !reports_.empty(); reports_.pop_front()) {
+    append_frame(FrameType::kAbort, nullptr, static_cast<std::int64_t>(reports_.front().size()));
+    append_bytes(reports_.front().data(), reports_.front().size());
   }
   std::size_t senders = 0;
   for (TcpStream* s : open_) {
@@ -178,7 +177,7 @@ void TcpLink::finish_frame_from_copy() {
     r.source.advance(piece.bytes);
     r.remaining -= piece.bytes;
     frame_left_ -= piece.bytes;
-    bytes_sent += piece.bytes;
+    count_sent(piece.bytes);
   }
 }
 
@@ -243,7 +242,7 @@ bool TcpLink::write_once(bool* moved) {
     r.source.advance(from_frame);
     r.remaining -= from_frame;
     frame_left_ -= from_frame;
-    bytes_sent += from_frame;
+    count_sent(from_frame);
     if (r.remaining == 0) {
       r.done = true;
       auto& sends = frame_stream_->stream->sends;

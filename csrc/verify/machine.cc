@@ -25,7 +25,6 @@ Machine::Machine(const std::vector<Schedule>& schedules, const Problem& problem,
       options_(options),
       verdict_(verdict),
       n_(topology.size),
-      bytes_(user_bytes(problem)),
       values_(topology.size, problem.dtype == DType::kFloat16 || problem.dtype == DType::kBFloat16) {
   const auto n = static_cast<std::size_t>(n_);
   const auto calls = static_cast<std::size_t>(options.repeats);
@@ -47,11 +46,11 @@ Machine::Machine(const std::vector<Schedule>& schedules, const Problem& problem,
     Rank& rank = ranks_[static_cast<std::size_t>(r)];
     rank.clock.assign(n, 0);
     rank.clock[static_cast<std::size_t>(r)] = 1;
-    const bool has_output = problem.collective != Collective::kReduce || r == problem.root;
-    rank.user[0] = Shadow((options.in_place ? "the buffer" : "the input") + owner, bytes_, &backgrounds_);
-    rank.user[1] = Shadow("the output" + owner, bytes_, &backgrounds_);
+    const std::int64_t in_bytes = options.in_place ? std::max(user_bytes(r, 0), user_bytes(r, 1)) : user_bytes(r, 0);
+    rank.user[0] = Shadow((options.in_place ? "the buffer" : "the input") + owner, in_bytes, &backgrounds_);
+    rank.user[1] = Shadow("the output" + owner, user_bytes(r, 1), &backgrounds_);
     rank.user[0].read_only = options.in_place ? nullptr : "writes the input of a call that is not in place";
-    if (!has_output) {
+    if (!has_output(r)) {
       rank.user[options.in_place ? 0 : 1].read_only = "writes the output of a rank that gets no result";
     }
     for (std::size_t slot = 0; slot < slots; ++slot) {
@@ -219,14 +218,30 @@ bool Machine::start(int r) {
   return true;
 }
 
+std::int64_t Machine::in_place_offset(int r, int which) const {
+  if (!has_parts(problem_.collective) || user_bytes(r, which) >= user_bytes(r, 1 - which)) {
+    return 0;
+  }
+  std::int64_t offset = 0;
+  for (int q = 0; q < r; ++q) {
+    offset += problem_.counts[static_cast<std::size_t>(q)] * problem_.element();
+  }
+  return offset;
+}
+
 // The user's program writes its buffers before every call, and may do so again right after.
 void Machine::define_user_memory(int r) {
   Rank& rank = ranks_[static_cast<std::size_t>(r)];
   const Actor user{r, rank.call, -1, &rank.clock};
   const bool contributes = problem_.collective != Collective::kBroadcast || r == problem_.root;
-  if (bytes_ > 0) {
-    rank.user[0].write(user, 0, {{0, bytes_, contributes ? values_.leaf(r) : kUndefined, 0, 0}});
-    rank.user[1].write(user, 0, {{0, bytes_, kUndefined, 0, 0}});
+  for (const int which : {0, 1}) {
+    if (rank.user[which].bytes() > 0) {
+      rank.user[which].write(user, 0, {{0, rank.user[which].bytes(), kUndefined, 0, 0}});
+    }
+  }
+  if (contributes && user_bytes(r, 0) > 0) {
+    const std::int64_t offset = options_.in_place ? in_place_offset(r, 0) : 0;
+    rank.user[0].write(user, offset, {{0, user_bytes(r, 0), values_.leaf(r), 0, 0}});
   }
 }
 
@@ -246,13 +261,12 @@ bool Machine::finish(int r) {
       throw Violation{"may complete before rank " + std::to_string(q) + " has started"};
     }
   }
-  const bool has_output = problem_.collective != Collective::kReduce || r == problem_.root;
-  if (has_output && bytes_ > 0) {
+  if (has_output(r) && user_bytes(r, 1) > 0) {
     // The user's program reads the result. Bytes that a peer wrote there directly cross a link now.
     const Actor user{r, rank.call, -1, &rank.clock};
     std::vector<std::int64_t> moved(static_cast<std::size_t>(n_), 0);
-    outputs_[call][static_cast<std::size_t>(r)] =
-        rank.user[options_.in_place ? 0 : 1].read(user, 0, bytes_, -1, &moved);
+    outputs_[call][static_cast<std::size_t>(r)] = rank.user[options_.in_place ? 0 : 1].read(
+        user, options_.in_place ? in_place_offset(r, 1) : 0, user_bytes(r, 1), -1, &moved);
     for (int q = 0; call == 0 && q < n_; ++q) {
       verdict_.link_bytes[static_cast<std::size_t>(q)][static_cast<std::size_t>(r)] +=
           moved[static_cast<std::size_t>(q)];

@@ -74,6 +74,13 @@ class Machine {
   bool start(int r);
   bool finish(int r);
   void define_user_memory(int r);
+  // Where input and output begin in the memory of a call in place: in collectives of parts the shorter one is the part
+  // of the rank inside the longer one.
+  std::int64_t in_place_offset(int r, int which) const;
+  std::int64_t user_bytes(int r, int which) const {
+    return which == 0 ? problem_.input_bytes(r, n_) : problem_.output_bytes(r, n_);
+  }
+  bool has_output(int r) const { return problem_.collective != Collective::kReduce || r == problem_.root; }
   bool flags_set(int r, const Step& step);
   void signal(int r, const Step& step);
   void release(int r) { ++ranks_[static_cast<std::size_t>(r)].clock[static_cast<std::size_t>(r)]; }
@@ -81,6 +88,7 @@ class Machine {
 
   // machine_checks.cc: what must hold at the end.
   void check_outputs(int call);
+  void check_piece(int r, const Piece& piece, const std::string& where, bool* canonical);
   void check_drained() const;
   std::string stuck() const;
 
@@ -113,7 +121,6 @@ class Machine {
   const VerifyOptions& options_;
   Verdict& verdict_;
   int n_;
-  std::int64_t bytes_;  // of the input and of the output
   Values values_;
   std::vector<Rank> ranks_;
   std::vector<Shadow> boxes_;    // rank * slots + slot

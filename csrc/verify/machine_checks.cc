@@ -6,13 +6,6 @@
 #include "verify/structure.h"
 
 namespace collectives::verification {
-namespace {
-
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce;
-}
-
-}  // namespace
 
 void Machine::check_drained() const {
   for (int call = 0; call < options_.repeats; ++call) {
@@ -29,29 +22,48 @@ void Machine::check_drained() const {
   }
 }
 
+// What the bytes of one piece of an output must be: of whom, and of which of their bytes.
+void Machine::check_piece(int r, const Piece& piece, const std::string& where, bool* canonical) {
+  const bool sums = reduces(problem_.collective);
+  int from = problem_.root;  // broadcast
+  std::int64_t end = piece.end;
+  std::int64_t shift = 0;
+  if (problem_.collective == Collective::kReduceScatter) {
+    shift = problem_.input_offset(0, r, n_);
+  } else if (has_parts(problem_.collective)) {
+    // The part in which the piece begins, which it must not leave.
+    for (from = 0; from < n_; ++from) {
+      end = problem_.output_offset(from, r, n_) + problem_.part_bytes(from, r, n_);
+      if (piece.begin < end) {
+        break;
+      }
+    }
+    shift = problem_.input_offset(from, r, n_) - problem_.output_offset(from, r, n_);
+  }
+  if (piece.end > end || !(sums ? values_.complete(piece.value) : piece.value == values_.leaf(from))) {
+    throw Violation{where};
+  }
+  if (piece.shift != shift) {
+    throw Violation{where + ", but of other elements (shifted by " + std::to_string(piece.shift - shift) + " bytes)"};
+  }
+  if (sums && n_ > 1 && !values_.finished(piece.value)) {
+    throw Violation{where + ", which no step has finished"};
+  }
+  *canonical = *canonical && sums && (n_ == 1 || piece.value == values_.canonical());
+}
+
 void Machine::check_outputs(int call) {
   const std::vector<Data>& outputs = outputs_[static_cast<std::size_t>(call)];
-  const bool sums = reduces(problem_.collective);
   Data expected;  // of the first rank that has an output, its pieces merged
-  bool canonical = sums;
-  const ValueId tree = values_.canonical();
+  bool canonical = true;
   for (int r = 0; r < n_; ++r) {
     Data merged;
     for (const Piece& piece : outputs[static_cast<std::size_t>(r)]) {
-      const std::string where = "call " + std::to_string(call) + ": rank " + std::to_string(r) + " ends with " +
-                                values_.describe(piece.value) + " in bytes [" + std::to_string(piece.begin) + ", " +
-                                std::to_string(piece.end) + ") of its output";
-      const bool right = sums ? values_.complete(piece.value) : piece.value == values_.leaf(problem_.root);
-      if (!right) {
-        throw Violation{where};
-      }
-      if (piece.shift != 0) {
-        throw Violation{where + ", but of other elements (shifted by " + std::to_string(piece.shift) + " bytes)"};
-      }
-      if (sums && n_ > 1 && !values_.finished(piece.value)) {
-        throw Violation{where + ", which no step has finished"};
-      }
-      canonical = canonical && (n_ == 1 || piece.value == tree);
+      check_piece(r, piece,
+                  "call " + std::to_string(call) + ": rank " + std::to_string(r) + " ends with " +
+                      values_.describe(piece.value) + " in bytes [" + std::to_string(piece.begin) + ", " +
+                      std::to_string(piece.end) + ") of its output",
+                  &canonical);
       verdict_.hops = std::max(verdict_.hops, piece.hops);
       if (!merged.empty() && merged.back().value == piece.value) {
         merged.back().end = piece.end;
@@ -59,7 +71,8 @@ void Machine::check_outputs(int call) {
         merged.push_back(piece);
       }
     }
-    if (merged.empty()) {
+    // Each rank has its own part: there is nothing to compare.
+    if (merged.empty() || has_parts(problem_.collective)) {
       continue;
     }
     if (expected.empty()) {
@@ -72,7 +85,7 @@ void Machine::check_outputs(int call) {
                       " combines the contributions in another order than the ranks before it"};
     }
   }
-  verdict_.canonical = canonical;
+  verdict_.canonical = canonical && reduces(problem_.collective);
 }
 
 std::string Machine::stuck() const {

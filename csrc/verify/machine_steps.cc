@@ -15,7 +15,8 @@ Machine::Place Machine::place(int r, const Operand& operand) {
   Rank& rank = ranks_[static_cast<std::size_t>(r)];
   const std::int64_t offset = operand.offset + rank.iteration * operand.stride;
   const auto user = [&](int owner, int which) {
-    return Place{&ranks_[static_cast<std::size_t>(owner)].user[options_.in_place ? 0 : which], offset};
+    const std::int64_t begin = options_.in_place ? in_place_offset(owner, which) : 0;
+    return Place{&ranks_[static_cast<std::size_t>(owner)].user[options_.in_place ? 0 : which], begin + offset};
   };
   switch (operand.region) {
     case Region::kInput:

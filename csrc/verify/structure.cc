@@ -120,13 +120,16 @@ class Checker {
     std::int64_t bytes = 0;
     switch (operand.region) {
       case Region::kInput:
+        bytes = problem_.input_bytes(topology_.rank, topology_.size);
+        break;
       case Region::kOutput:
-        bytes = user_bytes(problem_);
+        bytes = problem_.output_bytes(topology_.rank, topology_.size);
         break;
       case Region::kPeerInput:
       case Region::kPeerOutput:
         require(problem_.memory == MemoryKind::kSymmetric, "addresses private memory of a peer");
-        bytes = user_bytes(problem_);
+        bytes = operand.region == Region::kPeerInput ? problem_.input_bytes(operand.member, topology_.size)
+                                                     : problem_.output_bytes(operand.member, topology_.size);
         break;
       case Region::kScratch:
         bytes = schedule_.scratch_bytes;
@@ -215,10 +218,6 @@ std::int64_t count_headers(const Schedule& schedule, bool signals) {
 }
 
 }  // namespace
-
-std::int64_t user_bytes(const Problem& problem) {
-  return problem.collective == Collective::kBarrier ? 0 : problem.bytes();
-}
 
 void check_structure(const Schedule& schedule, const Problem& problem, const Topology& topology, const Limits& limits) {
   Checker(schedule, problem, topology, limits).run();

@@ -11,9 +11,6 @@
 
 namespace collectives::verification {
 
-// Bytes of the input and of the output of a rank.
-std::int64_t user_bytes(const Problem& problem);
-
 // Throws Violation when a schedule of one rank breaks a rule of core/schedule.h that needs no execution: ranges inside
 // their pools, loops that do not nest, operands and chunks inside their regions, mapped regions only of ranks that are
 // mapped, signals only of the own flags, and the header line first, both among the signals of a rank and among what it

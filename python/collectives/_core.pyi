@@ -30,6 +30,7 @@ class Communicator:
         timeout: float | None,
         name: str | None,
         is_async: bool,
+        lengths: list[int] | None,
     ) -> Work: ...
     @overload
     def all_reduce(
@@ -178,6 +179,14 @@ class Communicator:
     ) -> _PublicWork: ...
 
 @final
+class Reservation:
+    """What a rank has set aside for a group that is being made."""
+
+    def cancel(self) -> None: ...
+    def make(self, places: Sequence[tuple[bool, int]]) -> object: ...
+    def told(self) -> tuple[bool, bool, bool, int]: ...
+
+@final
 class Work:
     """The engine's side of collectives.Work."""
 
@@ -193,6 +202,7 @@ def _best_isa() -> str: ...
 def _bytes_by_transport(arg0: object, /) -> dict[str, Any]: ...
 def _close(arg0: object, /) -> None: ...
 def _describe(arg0: object, /) -> dict[str, Any]: ...
+def _dtype_name(arg0: int, /) -> str: ...
 def _dtype_of(arg0: object, /) -> int: ...
 def _flag_latency(arg0: object, arg1: int, arg2: int, arg3: float, /) -> float: ...
 def _heap(arg0: object, /) -> tuple[int, int]: ...
@@ -206,12 +216,14 @@ def _mutations(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
     inline_bytes: int = 40,
     rank: int = 0,
 ) -> list[str]: ...
+def _propose(arg0: object, /) -> int: ...
 def _reduce(
     isa: str,
     dtype: str,
@@ -222,6 +234,7 @@ def _reduce(
     destinations: Sequence[int],
     count: int,
 ) -> None: ...
+def _reserve(arg0: object, arg1: int, arg2: Sequence[int], /) -> Reservation: ...
 def _schedule_text(
     collective: str,
     algorithm: str,
@@ -231,6 +244,7 @@ def _schedule_text(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
@@ -247,6 +261,7 @@ def _survivors(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
@@ -262,6 +277,7 @@ def _unsupported(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,
@@ -276,6 +292,7 @@ def _verify(
     dtype: str = "float32",
     memory: str = "private",
     hosts: Sequence[int] = [],
+    lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 131072,
     segment_bytes: int = 262144,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ._arguments import check_options
 from .errors import CollectivesError
 
 if TYPE_CHECKING:
@@ -80,27 +81,25 @@ def _receive(comm: Communicator, state: int, count: int, rest: Bytes, root: int,
     return _unpickle(parts)
 
 
-# The three below call all_gather, gather and scatter of the communicator.
-
-
-def all_gather_object(comm: Any, obj: Any) -> list[Any]:
-    """See ``Communicator.all_gather_object``."""
+def all_gather_object(comm: Communicator, obj: Any) -> list[Any]:
+    """See ``Communicator.all_gather_object``. What is received lies in one piece of memory, which any array of it keeps."""
     parts, table = _exchange(comm, obj, "all_gather_object")
-    gathered = comm.all_gather(_packed(parts), counts=table[:, 2].tolist())
+    gathered = comm.all_gather(_packed(parts), counts=table[:, 2].tolist(), name="all_gather_object")
     return _objects(comm, obj, gathered, table[:, 1], table[:, 2])
 
 
-def gather_object(comm: Any, obj: Any, root: int) -> list[Any] | None:
+def gather_object(comm: Communicator, obj: Any, root: int) -> list[Any] | None:
     """See ``Communicator.gather_object``."""
+    check_options(comm.size, "sum", root, "auto", None, None)  # before anything is sent
     parts, table = _exchange(comm, obj, "gather_object")
     # The object of the root needs no journey.
     sizes = np.array([0 if rank == root else row[2] for rank, row in enumerate(table)])
     mine = np.empty(0, np.uint8) if comm.rank == root else _packed(parts)
-    gathered = comm.gather(mine, root, counts=sizes.tolist())
+    gathered = comm.gather(mine, root, counts=sizes.tolist(), name="gather_object")
     return _objects(comm, obj, gathered, table[:, 1], sizes) if comm.rank == root else None
 
 
-def scatter_object(comm: Any, objs: Sequence[Any] | None, root: int) -> Any:
+def scatter_object(comm: Communicator, objs: Sequence[Any] | None, root: int) -> Any:
     """See ``Communicator.scatter_object``."""
     call = "scatter_object"
     # By rank: whether it failed (then only the first row counts), number of parts, bytes.
@@ -128,14 +127,14 @@ def scatter_object(comm: Any, objs: Sequence[Any] | None, root: int) -> Any:
         comm.broadcast(text, root, name=call)
         raise failure if failure is not None else _failure(comm, call, root, text)
     out = np.empty(table[comm.rank, 2], np.uint8)
-    comm.scatter(packed, root, out=out, counts=table[:, 2].tolist())
+    comm.scatter(packed if comm.rank == root else None, root, out=out, counts=table[:, 2].tolist(), name=call)
     if comm.rank == root:
         assert objs is not None
         return objs[root]
     return _unpickle(_unpack(out, int(table[comm.rank, 1])))
 
 
-def _exchange(comm: Any, obj: Any, call: str) -> tuple[Parts, npt.NDArray[np.int64]]:
+def _exchange(comm: Communicator, obj: Any, call: str) -> tuple[Parts, npt.NDArray[np.int64]]:
     """Pickles the object of this rank; its parts, and of each rank (0, number of parts, bytes when packed).
 
     Raises on every rank when a rank could not pickle its object: its error there, CollectivesError on the others.
@@ -149,11 +148,11 @@ def _exchange(comm: Any, obj: Any, call: str) -> tuple[Parts, npt.NDArray[np.int
     except Exception as error:
         failure, text = error, _describe(error)
         row = (1, 0, text.size)
-    table: npt.NDArray[np.int64] = comm.all_gather(np.array([row], np.int64), counts=[1] * comm.size)
+    table: npt.NDArray[np.int64] = comm.all_gather(np.array([row], np.int64), counts=1, name=call)
     failed = table[:, 0] != 0
     if not failed.any():
         return parts, table
-    texts = comm.all_gather(text, counts=np.where(failed, table[:, 2], 0).tolist())
+    texts = comm.all_gather(text, counts=np.where(failed, table[:, 2], 0).tolist(), name=call)
     if failure is not None:
         raise failure
     first = int(np.argmax(failed))
@@ -161,7 +160,7 @@ def _exchange(comm: Any, obj: Any, call: str) -> tuple[Parts, npt.NDArray[np.int
 
 
 def _objects(
-    comm: Any, own: Any, gathered: Bytes, counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    comm: Communicator, own: Any, gathered: Bytes, counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> list[Any]:
     """The objects of all ranks from their packed parts, one rank's after the other's."""
     pieces = np.split(gathered, np.cumsum(sizes)[:-1])

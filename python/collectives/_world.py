@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
 
-from . import _bootstrap, _core
+from . import _bootstrap, _core, _leaving
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from .communicator import Communicator
 from .errors import CollectivesError
@@ -17,7 +16,6 @@ WARN_AFTER = 60.0
 
 _lock = threading.Lock()
 _world: weakref.ref[Communicator] | None = None
-_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 def _options(timeout: float | None) -> dict[str, float | int]:
@@ -72,7 +70,7 @@ def init(
         else:
             communicator = Communicator(_connect(environment, options))
         _world = weakref.ref(communicator)
-        _open.add(communicator)
+        _leaving.register(communicator)
     return communicator
 
 
@@ -110,12 +108,6 @@ def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
     if n < 1:
         raise ValueError(f"n is {n}; a group has at least one rank")
     group = [Communicator(handle) for handle in _core.local_group(n, _options(timeout))]
-    _open.update(group)
+    for communicator in group:
+        _leaving.register(communicator)
     return group
-
-
-@atexit.register
-def _leave() -> None:
-    # In good order, so that the peers know this end from a crash.
-    for communicator in list(_open):
-        communicator.close()

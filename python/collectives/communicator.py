@@ -6,20 +6,18 @@ what is not one plain array comes back here, to ``_general``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _objects, _symmetric
+from . import _core, _groups, _objects, _parts, _symmetric
+from ._arguments import Array, as_arrays, check_dtypes, check_options, check_outputs, is_plain, plain, same_memory
+from ._layout import Counts
 
-Array: TypeAlias = npt.NDArray[Any]
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
-
-_ROOTED = ("reduce", "broadcast")
-_DTYPES = "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64 and bool"
 
 
 class Work:
@@ -67,7 +65,8 @@ class Work:
 
 
 class Communicator(_core.Communicator):
-    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``.
+    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``, and out of another one by
+    ``split``, ``dup`` and ``new_group``.
 
     All ranks must issue the same collectives in the same order. The result has the same bits on every rank. A
     communicator whose collective failed cannot be used again.
@@ -119,7 +118,10 @@ class Communicator(_core.Communicator):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<collectives.Communicator rank {self._rank} of {self._size}{', closed' if self.closed else ''}>"
+        about = _core._describe(self)
+        group = f", group {about['id']}, world rank {about['world_rank']}" if about["id"] else ""
+        closed = ", closed" if about["closed"] else ""
+        return f"<collectives.Communicator rank {self._rank} of {self._size}{group}{closed}>"
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
         """A new array in symmetric memory, which all ranks of the host have mapped: collectives on it copy nothing.
@@ -134,8 +136,131 @@ class Communicator(_core.Communicator):
         return self._heap.allocate(shape, np.dtype(dtype))
 
     def bytes_by_transport(self) -> dict[str, int]:
-        """Payload bytes that this rank has moved so far, by transport ("local", "shm", "tcp")."""
+        """Payload bytes that this rank has moved so far, by transport ("local", "shm", "tcp").
+
+        Those of this communicator only. What went over TCP is counted when a collective is over.
+        """
         return _core._bytes_by_transport(self)
+
+    def all_gather(
+        self,
+        x: ArrayOrList,
+        *,
+        out: ArrayOrList | None = None,
+        counts: Counts = None,
+        algorithm: str = "auto",
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Joins the arrays of all ranks along axis 0, in rank order; every rank gets the result.
+
+        Args:
+            x: an array, or a list of arrays of one dtype (one fused collective). Shapes may differ between ranks in
+                the length of axis 0; an array of no dimensions counts as one of one row.
+            out: where the result goes; a new array otherwise. ``x`` may be this rank's part of it.
+            counts: the rows of each rank, or one number when all have the same (for a list of arrays: such an entry
+                for each). Without it the ranks tell each other first, before the call returns also when asynchronous.
+            algorithm, async_op, timeout, name: see ``all_reduce``.
+
+        Raises:
+            MismatchError: ranks disagree in dtype, in dimensions other than the first, or in counts.
+        """
+        return _parts.all_gather(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name))
+
+    def gather(
+        self,
+        x: ArrayOrList,
+        root: int = 0,
+        *,
+        out: ArrayOrList | None = None,
+        counts: Counts = None,
+        algorithm: str = "auto",
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Joins the arrays of all ranks along axis 0 on ``root``; the other ranks get None. See ``all_gather``."""
+        return _parts.gather(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name, root=root))
+
+    def scatter(
+        self,
+        x: ArrayOrList | None = None,
+        root: int = 0,
+        *,
+        out: ArrayOrList | None = None,
+        counts: Counts = None,
+        algorithm: str = "auto",
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Splits ``x`` of rank ``root`` along axis 0; rank i gets part i.
+
+        Args:
+            x: an array or a list of arrays of one dtype on the root, None elsewhere.
+            root: whose array is split.
+            out: where the part of this rank goes; a new array otherwise.
+            counts: the rows of each rank, given on the root; equal parts otherwise.
+            algorithm, async_op, timeout, name: see ``all_reduce``. The root tells the others shapes and dtype first.
+        """
+        return _parts.scatter(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name, root=root))
+
+    def reduce_scatter(
+        self,
+        x: ArrayOrList,
+        op: str = "sum",
+        *,
+        out: ArrayOrList | None = None,
+        counts: Counts = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Reduces ``x`` over all ranks and splits the result along axis 0; rank i gets part i.
+
+        Args:
+            x: an array of the same shape on all ranks, or a list of arrays of one dtype (one fused collective).
+            op: see ``all_reduce``.
+            out: where the part of this rank goes; a new array otherwise. It may be this rank's part of ``x``.
+            counts: the rows of each rank, the same on all ranks; equal parts otherwise.
+            algorithm, deterministic, async_op, timeout, name: see ``all_reduce``.
+
+        Raises:
+            MismatchError: ranks disagree, for example in the length of ``x``.
+            ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
+        """
+        options = _parts.Options(algorithm, async_op, timeout, name, op, deterministic)
+        return _parts.reduce_scatter(self, x, out, counts, options)
+
+    def all_to_all(
+        self,
+        x: ArrayOrList,
+        *,
+        out: ArrayOrList | None = None,
+        counts: Counts = None,
+        algorithm: str = "auto",
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Splits ``x`` along axis 0 and gives part i to rank i; returns what all ranks gave to this one, in rank order.
+
+        Args:
+            x: an array, or a list of arrays of one dtype (one fused collective).
+            out: where the result goes; a new array otherwise.
+            counts: how many rows go to each rank, on all ranks or on none. Equal parts otherwise, of the same length
+                on all ranks. The ranks tell each other their counts first, before the call returns also when
+                asynchronous.
+            algorithm, async_op, timeout, name: see ``all_reduce``.
+
+        Raises:
+            MismatchError: ranks disagree, for example in the length of ``x`` when there are no counts.
+            ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
+        """
+        return _parts.all_to_all(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name))
 
     def _general(
         self,
@@ -154,36 +279,31 @@ class Communicator(_core.Communicator):
         op = "sum" if op is None else op
         root = 0 if root is None else root
         algorithm = "auto" if algorithm is None else algorithm
-        _check_type("op", op, str)
-        _check_type("algorithm", algorithm, str)
-        _check_type("root", root, (int, np.integer))
-        _check_type("name", name, (str, type(None)))
-        if not 0 <= root < self._size:
-            raise ValueError(f"root {root} is out of range: the group has ranks 0 to {self._size - 1}")
-        if timeout is not None and not (_is_number(timeout) and timeout > 0):
-            raise ValueError(f"timeout is {timeout!r}; a positive number of seconds is accepted")
+        check_options(self._size, op, root, algorithm, timeout, name)
         inputs: list[Array] = []
         outputs: list[Array] = []
         if collective != "barrier":
-            inputs = _as_list(x, "x")
-            outputs = inputs if out is None else _as_list(out, "out")
-            _check_arrays(collective, inputs, outputs, op, out is not None)
+            inputs = as_arrays(x, "x")
+            check_dtypes(inputs, collective, op)
+            outputs = inputs if out is None else as_arrays(out, "out")
+            if out is not None:
+                check_outputs(inputs, outputs)
         # Only these ranks' outputs are written.
         written = collective != "reduce" or root == self._rank
         read_only = [i for i, a in enumerate(outputs) if not a.flags.writeable]
         if read_only and (written or out is not None):
             which = "the array" if len(outputs) == 1 else f"tensor {read_only[0]}"
             raise ValueError(f"{which} is read-only and would be written; pass a writable array, or out=")
-        contiguous_in = [_plain(a) for a in inputs]
+        contiguous_in = [plain(a) for a in inputs]
         if out is None:
             contiguous_out = contiguous_in
         else:
             # An output that shares memory with an input cannot be written before all inputs were read.
             contiguous_in = [
-                i.copy() if np.shares_memory(i, o) and not _same_memory(i, o) else i
+                i.copy() if np.shares_memory(i, o) and not same_memory(i, o) else i
                 for i, o in zip(contiguous_in, outputs, strict=True)
             ]
-            contiguous_out = [o if _is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in outputs]
+            contiguous_out = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in outputs]
         work = self._start(
             collective,
             contiguous_in,
@@ -195,6 +315,7 @@ class Communicator(_core.Communicator):
             timeout,
             name,
             bool(async_op),
+            None,
         )
 
         def finish() -> None:
@@ -208,28 +329,60 @@ class Communicator(_core.Communicator):
             return pending
         return pending.result()
 
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Parts the ranks into groups, one for each color. A collective call.
+
+        The new communicators count their own collectives: what is in flight on one neither waits for another nor fails
+        with it. They share the connections and the memory of this process, and live on when this communicator is closed.
+
+        Args:
+            color: which group this rank joins, 0 or more; ``None`` for none.
+            key: the ranks of a group are ordered by key, and by their present rank where keys are equal.
+
+        Returns:
+            The communicator of this rank's group, ``None`` without a color. It inherits the timeout.
+
+        Raises:
+            TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
+            MismatchError: another rank made another call.
+            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room but
+                for symmetric memory, ``empty`` of the group gives ordinary arrays.
+        """
+        return _groups.split(self, color, key)
+
+    def dup(self) -> Communicator:
+        """A communicator of the same ranks with a sequence of collectives of its own. A collective call; see ``split``."""
+        return _groups.dup(self)
+
+    def new_group(self, ranks: Iterable[int]) -> Communicator | None:
+        """A communicator of some of the ranks: its rank i is ``ranks[i]``. A collective call of all ranks; see ``split``.
+
+        Args:
+            ranks: the members, the same list on every rank.
+
+        Returns:
+            The communicator on members, ``None`` on others.
+
+        Raises:
+            ValueError: the list is empty, names a rank twice, or one that does not exist.
+            MismatchError: ranks passed different lists.
+        """
+        return _groups.new_group(self, ranks)
+
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
         """Gives every rank the object of rank ``root``, which gets `obj` itself; on the others `obj` does not count.
 
-        Objects are pickled. Contiguous NumPy arrays inside, of NumPy's own numbers, are not copied into the pickle but
-        sent from their memory and received into new memory; they are read-only where they were. An object of less than
-        4 KiB takes one broadcast.
-
-        Unpickling executes code that the sender chooses: only for jobs whose ranks all are trusted. (Ranks authenticate
-        each other by the token when they connect.)
+        Contiguous NumPy arrays inside are not copied into the pickle; they are read-only where those of the root are.
+        Unpickling executes code that the sender chooses: only for jobs that trust all ranks, which are authenticated.
 
         Raises:
-            CollectivesError: `root` could not pickle its object and raises its own error. The communicator goes on.
-            Exception: whatever unpickling raises, on the rank where it fails. The communicator goes on.
+            CollectivesError: `root` could not pickle `obj` and raises its own error. The communicator goes on, also when
+                unpickling fails; that is raised on the rank where it does.
         """
         return _objects.broadcast_object(self, obj, root)
 
     def all_gather_object(self, obj: Any) -> list[Any]:
-        """A list of the objects of all ranks, by rank; the entry of this rank is `obj` itself.
-
-        As ``broadcast_object`` in all else. All arrays received in one call lie in one piece of memory, which any of
-        them keeps; copy what is to stay for long.
-        """
+        """The objects of all ranks, by rank; the entry of this rank is `obj` itself. See ``broadcast_object``."""
         return _objects.all_gather_object(self, obj)
 
     def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
@@ -237,65 +390,9 @@ class Communicator(_core.Communicator):
         return _objects.gather_object(self, obj, root)
 
     def scatter_object(self, objs: Sequence[Any] | None, root: int = 0) -> Any:
-        """Gives rank i entry i of `objs` of rank ``root``, which gets its entry itself; others may pass None.
+        """Gives rank i entry i of `objs` of rank ``root``, where it is the entry itself; others may pass None.
 
-        As ``broadcast_object`` in all else. A list that is not one object for each rank is a TypeError or ValueError on
-        `root` and a CollectivesError on the others.
+        Raises TypeError or ValueError on `root` where `objs` is not one object for each rank, and CollectivesError on the
+        others. See ``broadcast_object``.
         """
         return _objects.scatter_object(self, objs, root)
-
-
-def _check_type(name: str, value: object, accepted: type | tuple[type, ...]) -> None:
-    if not isinstance(value, accepted) or isinstance(value, bool):
-        names = " or ".join(t.__name__ for t in (accepted if isinstance(accepted, tuple) else (accepted,)))
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; {names} is accepted")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _as_list(x: Any, what: str) -> list[Array]:
-    arrays = list(x) if isinstance(x, (list, tuple)) else [x]
-    for i, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray):
-            where = f"{what}[{i}]" if isinstance(x, (list, tuple)) else what
-            raise TypeError(f"{where} is of type {type(array).__name__}; a numpy.ndarray or a list of them is accepted")
-    return [np.asarray(a) for a in arrays]
-
-
-def _check_arrays(collective: str, inputs: list[Array], outputs: list[Array], op: str, separate: bool) -> None:
-    for i, array in enumerate(inputs):
-        if _core._dtype_of(array) < 0:
-            raise TypeError(
-                f"dtype {array.dtype} of tensor {i} cannot take part in a collective; accepted are {_DTYPES}"
-            )
-        if array.dtype.newbyteorder("=") != inputs[0].dtype.newbyteorder("="):
-            raise TypeError(
-                f"tensor {i} has dtype {array.dtype} and tensor 0 has {inputs[0].dtype}; one call takes one dtype"
-            )
-    if op == "avg" and inputs and inputs[0].dtype.kind in "iub" and collective in ("all_reduce", "reduce"):
-        raise TypeError(f"avg of {inputs[0].dtype} would not be exact; use op='sum' and divide, or a floating dtype")
-    if not separate:
-        return
-    if len(inputs) != len(outputs):
-        raise ValueError(f"x has {len(inputs)} tensors and out has {len(outputs)}")
-    for i, (source, target) in enumerate(zip(inputs, outputs, strict=True)):
-        if source.shape != target.shape or source.dtype.newbyteorder("=") != target.dtype.newbyteorder("="):
-            raise ValueError(
-                f"out[{i}] has shape {target.shape} and dtype {target.dtype}, x[{i}] has {source.shape} and "
-                f"{source.dtype}; they must be the same"
-            )
-
-
-def _is_plain(a: Array) -> bool:
-    return bool(a.flags.c_contiguous and a.flags.aligned and a.dtype.isnative)
-
-
-def _plain(a: Array) -> Array:
-    """The array itself, or a contiguous copy in native byte order."""
-    return a if _is_plain(a) else np.array(a, dtype=a.dtype.newbyteorder("="), order="C")
-
-
-def _same_memory(a: Array, b: Array) -> bool:
-    return bool(a.ctypes.data == b.ctypes.data)

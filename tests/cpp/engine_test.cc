@@ -49,7 +49,7 @@ struct Group {
 
 std::unique_ptr<Group> make_group(int size, const Limits& limits) {
   auto group = std::make_unique<Group>();
-  const SegmentLayout layout(size, limits, 1 << 20);
+  const SegmentLayout layout(size, limits, 1 << 20, HostMemory::default_arena_bytes(size, limits, 1 << 20));
   std::vector<std::byte*> bases;
   for (int r = 0; r < size; ++r) {
     group->segments.push_back(find_memory("host").map(-1, layout.total));
@@ -57,13 +57,14 @@ std::unique_ptr<Group> make_group(int size, const Limits& limits) {
     group->doorbells.push_back(eventfd(0, EFD_NONBLOCK));
   }
   for (int r = 0; r < size; ++r) {
-    auto domain = std::make_unique<Domain>(r, limits, layout, bases, group->doorbells, std::make_shared<int>(0));
-    auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), dup(group->doorbells[r]), size);
+    auto memory = std::make_shared<HostMemory>(r, limits, layout, find_memory("host"), bases, group->doorbells,
+                                               std::make_shared<int>(0));
+    auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), dup(group->doorbells[r]), size, memory);
     CommunicatorOptions options;
     options.topology = one_host(r, size);
     options.mapped_transport = "local";
     options.timeout_s = 120;
-    group->ranks.push_back(std::make_unique<Communicator>(engine, std::move(domain), options));
+    group->ranks.push_back(std::make_unique<Communicator>(engine, memory->world_domain(), options));
   }
   return group;
 }

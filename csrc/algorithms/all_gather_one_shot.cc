@@ -1,0 +1,39 @@
+// one_shot all-gather: everyone gives its part to everyone.
+//
+//   mapped   each rank writes its part into its own box, chunk by chunk, and all others read it there.
+//   message  each rank sends its part to each other: (n-1) messages at once, and each part leaves its host n-1 times.
+//
+// Source: the linear all-gather of MPI libraries.
+
+#include "core/exchange.h"
+
+namespace collectives {
+namespace {
+
+std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
+
+double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
+  const auto bytes = static_cast<double>(problem.bytes());
+  const LinkCost link = model.slowest(topology);
+  const double share = static_cast<double>(topology.size - 1) / topology.size;
+  if (topology.all_mapped()) {
+    return link.latency_us + bytes / topology.size / model.copy_bytes_per_us +
+           share * bytes / model.shared_bytes_per_us;
+  }
+  return link.latency_us * (1 + 0.3 * (topology.size - 2)) + share * bytes / link.bytes_per_us;
+}
+
+Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
+  const Exchange exchange(problem, topology, limits);
+  if (topology.all_mapped() && exchange.fits_boxes()) {
+    return exchange.through_boxes();
+  }
+  return exchange.by_messages();
+}
+
+const RegisterAlgorithm registration({"one_shot", Collective::kAllGather, "Everyone gives its part to everyone.",
+                                      "the linear all-gather of MPI libraries", Determinism::kCanonical, unsupported,
+                                      cost, build});
+
+}  // namespace
+}  // namespace collectives

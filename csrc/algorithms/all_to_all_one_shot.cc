@@ -1,0 +1,35 @@
+// one_shot all-to-all: everyone gives each other rank its part at once.
+//
+//   mapped   the slots of a box have one region for each reader.
+//   message  all sends and receives are posted at once, beginning with the next rank, so that not everyone sends to the
+//            same rank first.
+//
+// Source: the linear (posted) all-to-all of MPI libraries (Thakur, Rabenseifner and Gropp 2005).
+
+#include "core/exchange.h"
+
+namespace collectives {
+namespace {
+
+std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
+
+double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
+  const double bytes = static_cast<double>(problem.bytes()) / topology.size;
+  const LinkCost link = model.slowest(topology);
+  return link.latency_us * (1 + 0.3 * (topology.size - 2)) + bytes / link.bytes_per_us;
+}
+
+Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
+  const Exchange exchange(problem, topology, limits);
+  if (topology.all_mapped() && exchange.fits_boxes()) {
+    return exchange.through_boxes();
+  }
+  return exchange.by_messages();
+}
+
+const RegisterAlgorithm registration({"one_shot", Collective::kAllToAll, "Everyone gives each other its part at once.",
+                                      "Thakur, Rabenseifner and Gropp 2005", Determinism::kCanonical, unsupported, cost,
+                                      build});
+
+}  // namespace
+}  // namespace collectives

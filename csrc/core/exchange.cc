@@ -1,0 +1,192 @@
+#include "core/exchange.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace collectives {
+namespace {
+
+constexpr std::uint8_t kCopied = 1;
+constexpr std::int64_t kLine = 64;
+
+}  // namespace
+
+Exchange::Exchange(const Problem& problem, const Topology& topology, const Limits& limits)
+    : me_(topology.rank),
+      size_(topology.size),
+      shared_(problem.collective == Collective::kAllGather),
+      even_(problem.even()),
+      readers_(topology.size, 0) {
+  const std::int64_t element = problem.element();
+  segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
+  std::int64_t most_given = 0;
+  std::int64_t most_readers = 1;
+  for (int from = 0; from < size_; ++from) {
+    std::int64_t offset = 0;
+    for (int to = 0; to < size_; ++to) {
+      const std::int64_t bytes = problem.part_bytes(from, to, size_);
+      // What goes to everyone lies at the beginning.
+      const bool whole = shared_ || problem.collective == Collective::kGather;
+      parts_.push_back(bytes);
+      input_offsets_.push_back(whole ? 0 : offset);
+      offset += bytes;
+      if (from != to) {
+        longest_ = std::max(longest_, bytes);
+        readers_[from] += bytes > 0 ? 1 : 0;
+      }
+    }
+    most_given = std::max(most_given, problem.input_bytes(from, size_));
+    most_readers = std::max(most_readers, shared_ ? 1 : readers_[from]);
+  }
+  std::int64_t offset = 0;
+  for (int from = 0; from < size_; ++from) {
+    output_offsets_.push_back(problem.collective == Collective::kReduceScatter ? 0 : offset);
+    offset += part(from, me_);
+  }
+  inlined_ = most_given <= limits.inline_bytes;
+  const std::int64_t room = limits.slot_bytes / most_readers;
+  // Readers share no cache line where there is room for it.
+  const std::int64_t unit = room >= kLine && kLine % element == 0 ? kLine : element;
+  chunk_bytes_ = inlined_ ? std::max<std::int64_t>(longest_, 1) : room / unit * unit;
+}
+
+std::int64_t Exchange::piece(int from, int to, const Chunk& c) const {
+  return std::clamp<std::int64_t>(part(from, to) - c.offset, 0, chunk_bytes_);
+}
+
+// Where in a slot of `from` the bytes for `to` lie: one region for each of its readers, in rank order.
+std::int64_t Exchange::region(int from, int to) const {
+  std::int64_t before = 0;
+  for (int r = 0; r < to && !shared_; ++r) {
+    before += r != from && part(from, r) > 0 ? 1 : 0;
+  }
+  return before * chunk_bytes_;
+}
+
+Operand Exchange::place(int from, int to, const Chunk& c) const {
+  if (inlined_) {
+    Operand operand = inline_payload(from);
+    operand.offset = input_offset(from, to);
+    return operand;
+  }
+  const Operand operand = box(from, c.index, region(from, to));
+  return readers_[from] == 1 || !shared_ ? taken(operand) : operand;
+}
+
+// Whether `reader` awaits the signal of `writer` for a chunk: for its data, or because it proves that what `writer`
+// read there may be overwritten.
+bool Exchange::waits(int reader, int writer, const Chunk& c) const {
+  return c.index == 0 || piece(writer, reader, c) > 0 || more(reader, writer, c);
+}
+
+void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
+  if (readers_[me_] == 0) {
+    return;
+  }
+  for (int to = 0; to < size_; ++to) {
+    const std::int64_t bytes = to == me_ ? 0 : piece(me_, to, c);
+    if (bytes > 0) {
+      Operand destination = place(me_, to, c);
+      destination.take = false;
+      b.copy(input(input_offset(me_, to) + c.offset, c.stride), {destination}, bytes);
+      if (shared_) {
+        return;
+      }
+    }
+  }
+}
+
+void Exchange::one_chunk(ScheduleBuilder& b, const Chunk& c, const Take& take) const {
+  publish(b, c);
+  std::vector<FlagRef> flags;
+  bool awaited = false;
+  for (int r = 0; r < size_; ++r) {
+    if (r == me_) {
+      continue;
+    }
+    awaited = awaited || waits(r, me_, c);
+    if (waits(me_, r, c)) {
+      flags.push_back({c.index == 0 ? kHeaderFlag : kCopied, static_cast<std::uint16_t>(r), c.index});
+    }
+  }
+  if (awaited) {
+    b.signal(me_, c.index == 0 ? kHeaderFlag : kCopied, c.index);
+  }
+  b.wait(flags);
+  for (int from = 0; from < size_; ++from) {
+    if (from != me_ && piece(from, me_, c) > 0) {
+      take(b, c);
+      return;
+    }
+  }
+}
+
+void Exchange::boxes(ScheduleBuilder& b, const Take& take) const {
+  const auto body = [&](const Chunk& c) { one_chunk(b, c, take); };
+  if (inlined_) {
+    body({0, 0, longest_, 0});
+  } else {
+    // Parts of different lengths end in different chunks, so there is nothing to repeat.
+    b.for_chunks(longest_, chunk_bytes_, even_ ? 1 : std::numeric_limits<int>::max(), body, even_ ? 1 : 0);
+  }
+}
+
+Schedule Exchange::through_boxes(const Take& take) const {
+  ScheduleBuilder b;
+  boxes(b, take);
+  return b.build();
+}
+
+Schedule Exchange::through_boxes() const {
+  ScheduleBuilder b;
+  boxes(b, [&](ScheduleBuilder& /*b*/, const Chunk& c) {
+    for (int i = 1; i < size_; ++i) {
+      const int from = (me_ + i) % size_;
+      if (piece(from, c) > 0) {
+        b.copy(place(from, c), {output(output_offset(from) + c.offset, c.stride)}, piece(from, c));
+      }
+    }
+  });
+  keep(b);
+  return b.build();
+}
+
+Schedule Exchange::by_messages() const {
+  ScheduleBuilder b;
+  for (int i = 1; i < size_; ++i) {
+    send_to(b, (me_ + i) % size_);
+  }
+  for (int i = 1; i < size_; ++i) {
+    receive_from(b, (me_ + size_ - i) % size_);
+  }
+  keep(b);
+  b.await();
+  return b.build_messages();
+}
+
+void Exchange::keep(ScheduleBuilder& b) const {
+  if (part(me_, me_) > 0) {
+    b.copy(input(input_offset(me_, me_)), {output(output_offset(me_))}, part(me_, me_));
+  }
+}
+
+void Exchange::send_part(ScheduleBuilder& b, int peer, int to) const {
+  if (part(me_, to) == 0) {
+    b.send_token(peer);
+    return;
+  }
+  b.for_chunks(part(me_, to), segment_, 0,
+               [&](const Chunk& c) { b.send(peer, input(input_offset(me_, to) + c.offset, c.stride), c.bytes); });
+}
+
+void Exchange::receive_from(ScheduleBuilder& b, int from) const {
+  if (part(from, me_) == 0) {
+    b.receive_token(from);
+    return;
+  }
+  b.for_chunks(part(from, me_), segment_, 0,
+               [&](const Chunk& c) { b.receive(from, output(output_offset(from) + c.offset, c.stride), c.bytes); });
+}
+
+}  // namespace collectives

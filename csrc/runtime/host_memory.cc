@@ -1,0 +1,145 @@
+#include "runtime/host_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine.h"
+
+namespace collectives {
+namespace {
+
+// Segments without a heap for which a default arena has room, besides those with one.
+constexpr std::size_t kSegments = 1024;
+
+}  // namespace
+
+HostMemory::HostMemory(int rank, const Limits& limits, const SegmentLayout& layout, const Memory& kind,
+                       std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner)
+    : rank_(rank),
+      limits_(limits),
+      layout_(layout),
+      kind_(kind),
+      bases_(std::move(bases)),
+      doorbells_(std::move(doorbells)),
+      owner_(std::move(owner)),
+      arena_(layout.arena_bytes) {}
+
+std::size_t HostMemory::default_arena_bytes(int size, const Limits& limits, std::size_t heap_bytes) {
+  return 4 * heap_bytes + kSegments * SegmentLayout(size, limits, 0).total;
+}
+
+std::unique_ptr<Domain> HostMemory::world_domain() const {
+  return std::make_unique<Domain>(rank_, limits_, layout_, bases_, doorbells_, owner_);
+}
+
+std::unique_ptr<Domain> HostMemory::group_domain(int rank, const SegmentLayout& layout, const std::vector<int>& members,
+                                                 const std::vector<std::optional<std::size_t>>& offsets,
+                                                 std::shared_ptr<void> owner) const {
+  std::vector<std::byte*> bases;
+  std::vector<int> doorbells;
+  std::vector<const std::atomic<std::uint32_t>*> sleeping;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    std::byte* world = offsets[m] ? bases_[members[m]] : nullptr;
+    bases.push_back(world == nullptr ? nullptr : world + layout_.arena + *offsets[m]);
+    doorbells.push_back(world == nullptr ? -1 : doorbells_[members[m]]);
+    sleeping.push_back(world == nullptr ? nullptr : &reinterpret_cast<ControlPage*>(world)->sleeping);
+  }
+  return std::make_unique<Domain>(rank, limits_, layout, std::move(bases), std::move(doorbells), std::move(owner),
+                                  std::move(sleeping));
+}
+
+ControlPage& HostMemory::control(int world_rank, std::size_t offset) const {
+  return *reinterpret_cast<ControlPage*>(bases_[world_rank] + layout_.arena + offset);
+}
+
+bool HostMemory::is_segment(int world_rank, std::size_t offset, std::size_t bytes, std::uint32_t communicator) const {
+  return bases_[world_rank] != nullptr && offset % Arena::kPage == 0 && bytes <= layout_.arena_bytes &&
+         offset <= layout_.arena_bytes - bytes &&
+         control(world_rank, offset).communicator.load(std::memory_order_acquire) == communicator;
+}
+
+void HostMemory::set_sleeping(int threads) {
+  reinterpret_cast<ControlPage*>(bases_[rank_])
+      ->sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);
+}
+
+std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::uint32_t communicator,
+                                                const std::function<bool(int)>& gone) {
+  const std::lock_guard guard(mutex_);
+  reclaim(gone);
+  const std::optional<std::size_t> offset = arena_.allocate(bytes);
+  if (offset) {
+    control(rank_, *offset).communicator.store(communicator, std::memory_order_release);
+  }
+  return offset;
+}
+
+void HostMemory::shrink(std::size_t offset, std::size_t bytes) {
+  const std::lock_guard guard(mutex_);
+  arena_.shrink(offset, bytes);
+}
+
+// What is free is always zero. Memory that the system does not take back is lost.
+void HostMemory::clear(std::size_t offset) {
+  if (kind_.release(bases_[rank_] + layout_.arena + offset, arena_.bytes_at(offset))) {
+    arena_.free(offset);
+  }
+}
+
+void HostMemory::free(std::size_t offset) {
+  const std::lock_guard guard(mutex_);
+  clear(offset);
+}
+
+void HostMemory::retire(std::size_t offset, std::uint32_t communicator,
+                        std::vector<std::pair<int, std::size_t>> others) {
+  leave(offset);
+  const std::lock_guard guard(mutex_);
+  retired_.push_back({offset, communicator, std::move(others)});
+}
+
+void HostMemory::leave(std::size_t offset) {
+  std::uint64_t open = 0;
+  control(rank_, offset).left.compare_exchange_strong(open, 1);
+}
+
+// A rank that uses its own segment again for something else has left as well.
+bool HostMemory::has_left(int world_rank, std::size_t offset, std::uint32_t communicator) const {
+  const ControlPage& page = control(world_rank, offset);
+  return page.left.load(std::memory_order_acquire) != 0 ||
+         page.communicator.load(std::memory_order_acquire) != communicator;
+}
+
+void HostMemory::reclaim(const std::function<bool(int)>& gone) {
+  std::erase_if(retired_, [&](const Retired& segment) {
+    for (const auto& [rank, offset] : segment.others) {
+      if (!gone(rank) && !has_left(rank, offset, segment.communicator)) {
+        return false;
+      }
+    }
+    clear(segment.offset);
+    return true;
+  });
+}
+
+void GroupSegment::share(std::vector<std::pair<int, std::size_t>> others) {
+  others_ = std::move(others);
+  shared_ = true;
+}
+
+GroupSegment::~GroupSegment() {
+  if (Engine::forked()) {
+    return;  // the parent's
+  }
+  if (cancelled_) {
+    memory_->free(offset_);
+  } else if (shared_) {
+    memory_->retire(offset_, communicator_, std::move(others_));
+  } else {
+    // The making of the group was broken off, and other ranks may have it. They find that this one has left; but nobody
+    // here knows when they will have, so the segment is given up.
+    memory_->leave(offset_);
+  }
+}
+
+}  // namespace collectives

@@ -1,0 +1,68 @@
+// The members of a communicator, which may be any ranks of the world, in any order: how they are reached, what they are
+// called, and whether they have left.
+
+#include <algorithm>
+
+#include "runtime/communicator.h"
+
+namespace collectives {
+
+int Communicator::member_of(int world_rank) const {
+  if (options_.members.empty()) {
+    return world_rank < size() ? world_rank : -1;
+  }
+  const auto found = std::find(options_.members.begin(), options_.members.end(), world_rank);
+  return found == options_.members.end() ? -1 : static_cast<int>(found - options_.members.begin());
+}
+
+Peer& Communicator::peer(int member) const { return engine_->peers()[world_rank(member)]; }
+
+// "rank 1 (world rank 3, host a, pid 17)".
+std::string Communicator::who(int member) const {
+  if (member < 0 || member >= size()) {
+    return "an unknown rank";
+  }
+  std::string details;
+  const auto add = [&](const std::string& detail) { details += (details.empty() ? " (" : ", ") + detail; };
+  if (world_rank(member) != member) {
+    add("world rank " + std::to_string(world_rank(member)));
+  }
+  if (const Peer& process = peer(member); process.pid > 0) {
+    if (!process.host.empty()) {
+      add("host " + process.host);
+    }
+    add("pid " + std::to_string(process.pid));
+  }
+  return "rank " + std::to_string(member) + details + (details.empty() ? "" : ")");
+}
+
+bool Communicator::has_left(int member) const {
+  return left_[member] || (maps(member) && domain_->control(member).left.load() != 0);
+}
+
+// Tells the ranks that share no memory with this one. Where all communicators are closed the good-bye has said it.
+void Communicator::tell_left() {
+  Report report;
+  report.kind = ErrorKind::kNone;
+  report.communicator = options_.id;
+  report.reporter = rank();
+  for (int r = 0; r < size(); ++r) {
+    if (Link* link = message_link(r); link != nullptr) {
+      link->abort(report.encode(kReportBytes));
+    }
+  }
+}
+
+void Communicator::forget_links() {
+  for (int r = 0; r < size(); ++r) {
+    if (Link* link = message_link(r); link != nullptr) {
+      link->forget(options_.id);
+    }
+  }
+}
+
+Link* Communicator::message_link(int member) const {
+  return member == rank() || maps(member) ? nullptr : peer(member).link.get();
+}
+
+}  // namespace collectives

@@ -1,0 +1,255 @@
+"""Collectives of parts: each rank gives or gets its own part of a whole along axis 0.
+
+The core works on one list of lengths that is the same on every rank. What the caller does not say, the ranks tell each
+other first, by one small collective. A list of tensors is one collective: its memory is handed over in the order of
+ranks and, for each rank, of tensors, so nothing is packed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _layout
+from ._arguments import Array, as_arrays, check_dtypes, check_options, is_plain, plain
+from ._layout import Counts
+
+if TYPE_CHECKING:
+    from .communicator import Communicator
+
+Shape: TypeAlias = tuple[int, ...]
+Rows: TypeAlias = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments that do not depend on the collective; see ``Communicator``."""
+
+    algorithm: str = "auto"
+    async_op: bool = False
+    timeout: float | None = None
+    name: str | None = None
+    op: str = "sum"
+    deterministic: bool = False
+    root: int = 0
+
+
+def _tensors(comm: Communicator, collective: str, x: Any, what: str, options: Options) -> list[Array]:
+    """The arrays of an argument, checked; those of no dimensions as one row."""
+    check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
+    arrays = as_arrays(x, what)
+    check_dtypes(arrays, collective, options.op)
+    return [a.reshape(1) if a.ndim == 0 else a for a in arrays]
+
+
+def _start(
+    comm: Communicator,
+    collective: str,
+    x: Sequence[Array],
+    shapes: Sequence[Shape] | None,
+    lengths: list[int],
+    options: Options,
+    *,
+    x_rows: Rows | None,
+    out_rows: Rows | None,
+    out: Any,
+    as_list: bool,
+    dtype: np.dtype[Any],
+) -> Any:
+    """Starts the collective and returns its result, or its Work.
+
+    Args:
+        comm, collective, options: what is started.
+        x: the tensors that this rank gives; none where it gives nothing.
+        shapes: of the tensors that it gets, None where it gets nothing.
+        lengths: see ``_layout.lengths``.
+        x_rows, out_rows: of each tensor, the rows of each part; None where a tensor is one part.
+        out: as the caller gave it.
+        as_list: the result is a list.
+        dtype: of all tensors.
+    """
+    from .communicator import Work
+
+    results = _layout.fit_outputs(None if out is None else as_arrays(out, "out"), shapes or [], dtype)
+    targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
+    given = [plain(a) for a in _layout.apart(x, results)]
+    work = comm._start(
+        collective,
+        given if x_rows is None else _layout.pieces(given, x_rows),
+        targets if out_rows is None else _layout.pieces(targets, out_rows),
+        options.op,
+        int(options.root),
+        options.algorithm,
+        bool(options.deterministic),
+        options.timeout,
+        options.name,
+        bool(options.async_op),
+        lengths,
+    )
+
+    def finish() -> None:
+        for target, source in zip(results, targets, strict=True):
+            if target is not source:
+                target[...] = source
+
+    result: Any = None
+    if shapes is not None:
+        result = out if out is not None else results if as_list else results[0]
+    pending = Work(work, result, finish)
+    return pending if options.async_op else pending.result()
+
+
+def _joined_rows(
+    comm: Communicator, collective: str, tensors: Sequence[Array], counts: Counts, options: Options
+) -> list[list[int]]:
+    """How many rows of each tensor each rank gives."""
+    if counts is not None:
+        rows = _layout.as_rows(counts, len(tensors), comm.size)
+        _layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
+        return rows
+    tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
+    _layout.check_alike(comm, tables, collective)
+    return [[int(table[t, 2]) for table in tables] for t in range(len(tensors))]
+
+
+def _split_rows(comm: Communicator, collective: str, tensors: Sequence[Array], counts: Counts) -> Any:
+    """How many rows of each tensor go to each rank: [tensor, rank]."""
+    if counts is None:
+        rows = _layout.even_rows(tensors, comm.size, collective)
+    else:
+        rows = _layout.as_rows(counts, len(tensors), comm.size)
+        _layout.check_rows(tensors, rows, "x")
+    return np.array(rows, np.int64).reshape(len(tensors), comm.size)
+
+
+def _dtype(tensors: Sequence[Array]) -> np.dtype[Any]:
+    return tensors[0].dtype if tensors else np.dtype(np.uint8)
+
+
+def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
+    """See ``Communicator.all_gather``."""
+    tensors = _tensors(comm, "all_gather", x, "x", options)
+    rows = _joined_rows(comm, "all_gather", tensors, counts, options)
+    shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)]
+    return _start(
+        comm,
+        "all_gather",
+        tensors,
+        shapes,
+        _layout.lengths(rows, [_layout.width(a) for a in tensors]),
+        options,
+        x_rows=None,
+        out_rows=rows,
+        out=out,
+        as_list=isinstance(x, (list, tuple)),
+        dtype=_dtype(tensors),
+    )
+
+
+def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
+    """See ``Communicator.gather``."""
+    tensors = _tensors(comm, "gather", x, "x", options)
+    rows = _joined_rows(comm, "gather", tensors, counts, options)
+    here = comm.rank == options.root
+    shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)] if here else None
+    return _start(
+        comm,
+        "gather",
+        tensors,
+        shapes,
+        _layout.lengths(rows, [_layout.width(a) for a in tensors]),
+        options,
+        x_rows=None,
+        out_rows=rows if here else None,
+        out=out if here else None,
+        as_list=isinstance(x, (list, tuple)),
+        dtype=_dtype(tensors),
+    )
+
+
+def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, root: int) -> tuple[Any, bool]:
+    """What the root knows, on every rank: its table, and whether its tensors are a list."""
+    head = np.array([0, is_list] if table is None else [len(table), is_list], np.int64)
+    comm.broadcast(head, root)
+    if table is None:
+        table = np.empty((int(head[0]), _layout.DESCRIPTION + comm.size), np.int64)
+    comm.broadcast(table, root)
+    return table, bool(head[1])
+
+
+def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
+    """See ``Communicator.scatter``."""
+    here = comm.rank == options.root
+    if here and x is None:
+        raise TypeError(f"x is None on rank {comm.rank}, which is the root; pass the array to scatter")
+    tensors = _tensors(comm, "scatter", x if here else [], "x", options)
+    table = None
+    if here:
+        table = np.hstack([_layout.describe(tensors), _split_rows(comm, "scatter", tensors, counts)])
+    table, is_list = _tell(comm, table, isinstance(x, (list, tuple)), options.root)
+    rows = [[int(c) for c in row[_layout.DESCRIPTION :]] for row in table]
+    trailing = [_layout.shape_of(row)[1:] for row in table]
+    return _start(
+        comm,
+        "scatter",
+        tensors,
+        [(r[comm.rank], *t) for r, t in zip(rows, trailing, strict=True)],
+        _layout.lengths(rows, [math.prod(t) for t in trailing]),
+        options,
+        x_rows=rows if here else None,
+        out_rows=None,
+        out=out,
+        as_list=is_list,
+        dtype=_layout.dtype_of(table[0]) if len(table) else np.dtype(np.uint8),
+    )
+
+
+def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
+    """See ``Communicator.reduce_scatter``."""
+    tensors = _tensors(comm, "reduce_scatter", x, "x", options)
+    rows = _split_rows(comm, "reduce_scatter", tensors, counts)
+    return _start(
+        comm,
+        "reduce_scatter",
+        tensors,
+        [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)],
+        _layout.lengths(rows.tolist(), [_layout.width(a) for a in tensors]),
+        options,
+        x_rows=rows,
+        out_rows=None,
+        out=out,
+        as_list=isinstance(x, (list, tuple)),
+        dtype=_dtype(tensors),
+    )
+
+
+def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
+    """See ``Communicator.all_to_all``."""
+    tensors = _tensors(comm, "all_to_all", x, "x", options)
+    own = _split_rows(comm, "all_to_all", tensors, counts)
+    if counts is None:
+        tables = np.stack([own] * comm.size)  # a rank with other lengths has another signature
+    else:
+        tables = _layout.exchange(comm, np.hstack([_layout.describe(tensors), own]), options.name, options.timeout)
+        _layout.check_alike(comm, tables[:, :, : _layout.DESCRIPTION], "all_to_all")
+        tables = tables[:, :, _layout.DESCRIPTION :]
+    matrices = tables.transpose(1, 0, 2)  # [tensor][from][to]
+    arriving = matrices[:, :, comm.rank]
+    return _start(
+        comm,
+        "all_to_all",
+        tensors,
+        [(int(r.sum()), *a.shape[1:]) for a, r in zip(tensors, arriving, strict=True)],
+        _layout.lengths(matrices.reshape(len(tensors), -1).tolist(), [_layout.width(a) for a in tensors]),
+        options,
+        x_rows=own,
+        out_rows=arriving,
+        out=out,
+        as_list=isinstance(x, (list, tuple)),
+        dtype=_dtype(tensors),
+    )
