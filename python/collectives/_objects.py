@@ -82,7 +82,7 @@ def _receive(comm: Communicator, state: int, count: int, rest: Bytes, root: int,
 
 
 def all_gather_object(comm: Communicator, obj: Any) -> list[Any]:
-    """See ``Communicator.all_gather_object``. What is received lies in one piece of memory, which any array of it keeps."""
+    """See ``Communicator.all_gather_object``. What comes lies in one piece of memory, which any array of it keeps."""
     parts, table = _exchange(comm, obj, "all_gather_object")
     gathered = comm.all_gather(_packed(parts), counts=table[:, 2].tolist(), name="all_gather_object")
     return _objects(comm, obj, gathered, table[:, 1], table[:, 2])
