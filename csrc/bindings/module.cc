@@ -4,6 +4,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "bindings/arrays.h"
 #include "bindings/communicator.h"
 #include "bindings/errors.h"
@@ -11,6 +15,7 @@
 #include "bindings/reduce_testing.h"
 #include "bindings/verify_testing.h"
 #include "bindings/work.h"
+#include "core/environment.h"
 #include "core/reducer.h"
 
 namespace py = pybind11;
@@ -31,6 +36,21 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "isa", [] { return std::string(collectives::best_reducer().isa); },
       "The instruction set of the reducers in use.");
+  m.def(
+      "environment_variables",
+      [] {
+        std::vector<std::map<std::string, std::string>> table;
+        for (const auto& [name, accepted, fallback, meaning, reader] : collectives::kEnvironmentVariables) {
+          table.push_back({{"name", std::string(name)},
+                           {"accepted", std::string(accepted)},
+                           {"default", std::string(fallback)},
+                           {"meaning", std::string(meaning)},
+                           {"reader", std::string(reader)}});
+        }
+        return table;
+      },
+      "The environment variables that the library knows: name, accepted, default, meaning, and the file that reads "
+      "it.");
   m.def("build_info", [] {
     py::dict info;
     info["compiler"] = __VERSION__;

@@ -1,10 +1,10 @@
 #include "core/reducer.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 namespace collectives {
@@ -17,8 +17,7 @@ std::vector<Reducer>& registry() {
 }
 
 Reducer choose() {
-  const char* text = std::getenv("COLLECTIVES_ISA");
-  const std::string_view wanted = text == nullptr ? "" : text;
+  const std::string wanted = environment("COLLECTIVES_ISA").value_or("");
   std::string supported;
   bool known = false;
   for (const Reducer& reducer : registry()) {
@@ -31,7 +30,7 @@ Reducer choose() {
     supported += reducer.isa;
   }
   const std::string problem = known ? "is not supported by this machine" : "is unknown";
-  throw ArgumentError("COLLECTIVES_ISA=\"" + std::string(wanted) + "\" " + problem + ": accepted are " + supported);
+  throw ArgumentError("COLLECTIVES_ISA=\"" + wanted + "\" " + problem + ": accepted are " + supported);
 }
 
 }  // namespace

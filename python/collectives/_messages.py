@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arguments import as_arrays, check_dtypes, check_options, check_type, is_plain, plain
+from ._work import Work
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -27,8 +28,6 @@ def _check(comm: Communicator, word: str, peer: object, tag: object, timeout: ob
 
 def send(comm: Communicator, x: Any, dest: Any, tag: Any, async_op: bool, timeout: Any, name: Any) -> Any:
     """See ``Communicator.send``."""
-    from .communicator import Work
-
     peer, number = _check(comm, "dest", dest, tag, timeout, name)
     arrays = as_arrays(x, "x")
     check_dtypes(arrays, "send", "sum")
@@ -39,8 +38,6 @@ def send(comm: Communicator, x: Any, dest: Any, tag: Any, async_op: bool, timeou
 
 def recv(comm: Communicator, x: Any, source: Any, tag: Any, async_op: bool, timeout: Any, name: Any) -> Any:
     """See ``Communicator.recv``."""
-    from .communicator import Work
-
     peer, number = _check(comm, "source", source, tag, timeout, name)
     arrays = as_arrays(x, "x")
     check_dtypes(arrays, "recv", "sum")

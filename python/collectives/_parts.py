@@ -18,6 +18,7 @@ import numpy.typing as npt
 from . import _layout
 from ._arguments import Array, as_arrays, check_dtypes, check_options, is_plain, plain
 from ._layout import Counts
+from ._work import Work
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -73,8 +74,6 @@ def _start(
         as_list: the result is a list.
         dtype: of all tensors.
     """
-    from .communicator import Work
-
     results = _layout.fit_outputs(None if out is None else as_arrays(out, "out"), shapes or [], dtype)
     targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
     given = [plain(a) for a in _layout.apart(x, results)]

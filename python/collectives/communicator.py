@@ -1,67 +1,27 @@
 """The communicator: what a rank calls.
 
 The calls themselves (``all_reduce``, ``broadcast``, ``reduce``, ``barrier``) are methods of the compiled base class;
-what is not one plain array comes back here, to ``_general``.
+what is not one plain array goes to ``_whole``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _groups, _messages, _parts, _symmetric
-from ._arguments import Array, as_arrays, check_dtypes, check_options, check_outputs, is_plain, plain, same_memory
+from . import _core, _groups, _messages, _objects, _parts, _symmetric, _whole
+from ._arguments import Array
 from ._layout import Counts
+from ._work import Work
 
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
 
 
-class Work:
-    """A collective in flight, from a call with ``async_op=True``.
-
-    The arrays of the call must be left alone until it is over.
-    """
-
-    def __init__(self, work: _core.Work, result: Any, finish: Callable[[], None]) -> None:
-        self._work = work
-        self._result = result
-        self._finish: Callable[[], None] | None = finish
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits for the end of the collective.
-
-        Args:
-            timeout: seconds; ``None`` waits as long as the collective's own deadline allows.
-
-        Raises:
-            TimeoutError: it is not over yet; the work goes on and can be waited for again.
-            CollectivesError: it failed.
-        """
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout is {timeout!r}; seconds, at least 0, are accepted")
-        if not self._work.wait(-1.0 if timeout is None else timeout):
-            raise TimeoutError(f"the collective is not over after {timeout} s; it goes on and can be waited for again")
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()
-
-    def done(self) -> bool:
-        """True when the collective is over, well or not."""
-        return self._work.done()
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Waits as ``wait`` does and returns what the blocking call would have returned."""
-        self.wait(timeout)
-        return self._result
-
-    @property
-    def algorithm(self) -> str:
-        """The name of the algorithm in use."""
-        return self._work.algorithm
+__all__ = ["Communicator", "Work"]
 
 
 class Communicator(_core.Communicator):
@@ -302,72 +262,9 @@ class Communicator(_core.Communicator):
         """Receives what rank ``source`` sends with this tag into ``x``, of the same shapes and dtype; see ``send``."""
         return _messages.recv(self, x, source, tag, async_op, timeout, name)
 
-    def _general(
-        self,
-        collective: str,
-        x: Any,
-        op: Any,
-        root: Any,
-        out: Any,
-        algorithm: Any,
-        deterministic: Any,
-        async_op: Any,
-        timeout: Any,
-        name: Any,
-    ) -> Any:
-        """One collective call with any arguments: checks them, copies what cannot take part as it is, and starts it."""
-        op = "sum" if op is None else op
-        root = 0 if root is None else root
-        algorithm = "auto" if algorithm is None else algorithm
-        check_options(self._size, op, root, algorithm, timeout, name)
-        inputs: list[Array] = []
-        outputs: list[Array] = []
-        if collective != "barrier":
-            inputs = as_arrays(x, "x")
-            check_dtypes(inputs, collective, op)
-            outputs = inputs if out is None else as_arrays(out, "out")
-            if out is not None:
-                check_outputs(inputs, outputs)
-        # Only these ranks' outputs are written.
-        written = collective != "reduce" or root == self._rank
-        read_only = [i for i, a in enumerate(outputs) if not a.flags.writeable]
-        if read_only and (written or out is not None):
-            which = "the array" if len(outputs) == 1 else f"tensor {read_only[0]}"
-            raise ValueError(f"{which} is read-only and would be written; pass a writable array, or out=")
-        contiguous_in = [plain(a) for a in inputs]
-        if out is None:
-            contiguous_out = contiguous_in
-        else:
-            # An output that shares memory with an input cannot be written before all inputs were read.
-            contiguous_in = [
-                i.copy() if np.shares_memory(i, o) and not same_memory(i, o) else i
-                for i, o in zip(contiguous_in, outputs, strict=True)
-            ]
-            contiguous_out = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in outputs]
-        work = self._start(
-            collective,
-            contiguous_in,
-            contiguous_out,
-            op,
-            int(root),
-            algorithm,
-            bool(deterministic),
-            timeout,
-            name,
-            bool(async_op),
-            None,
-        )
-
-        def finish() -> None:
-            for target, source in zip(outputs, contiguous_out, strict=True):
-                if target is not source and written:
-                    target[...] = source
-
-        result = None if collective == "barrier" else x if out is None else out
-        pending = Work(work, result, finish)
-        if async_op:
-            return pending
-        return pending.result()
+    def _general(self, collective: str, *arguments: Any) -> Any:
+        """What the compiled methods leave to Python; the arguments are theirs, None where nothing was given."""
+        return _whole.start(self, collective, *arguments)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Parts the ranks into groups, one for each color. A collective call.
@@ -408,3 +305,31 @@ class Communicator(_core.Communicator):
             MismatchError: ranks passed different lists.
         """
         return _groups.new_group(self, ranks)
+
+    def broadcast_object(self, obj: Any, root: int = 0) -> Any:
+        """Gives every rank the object of rank ``root``, which gets `obj` itself; on the others `obj` does not count.
+
+        Contiguous NumPy arrays inside are not copied into the pickle; they are read-only where those of the root are.
+        Unpickling executes code that the sender chooses: only for jobs that trust all ranks, which are authenticated.
+
+        Raises:
+            CollectivesError: `root` could not pickle `obj` and raises its own error. The communicator goes on, also when
+                unpickling fails; that is raised on the rank where it does.
+        """
+        return _objects.broadcast_object(self, obj, root)
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """The objects of all ranks, by rank; the entry of this rank is `obj` itself. See ``broadcast_object``."""
+        return _objects.all_gather_object(self, obj)
+
+    def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """As ``all_gather_object``, but only rank ``root`` gets the list; the others get None."""
+        return _objects.gather_object(self, obj, root)
+
+    def scatter_object(self, objs: Sequence[Any] | None, root: int = 0) -> Any:
+        """Gives rank i entry i of `objs` of rank ``root``, where it is the entry itself; others may pass None.
+
+        Raises TypeError or ValueError on `root` where `objs` is not one object for each rank, and CollectivesError on the
+        others. See ``broadcast_object``.
+        """
+        return _objects.scatter_object(self, objs, root)
