@@ -5,6 +5,7 @@
 
 #include "bindings/arrays.h"
 #include "core/algorithm.h"
+#include "core/reducer.h"
 
 namespace collectives {
 namespace {
@@ -199,8 +200,8 @@ bool CallArguments::plain(Collective kind, Call* call) const {
     return false;
   }
   call->dtype = static_cast<DType>(type);
-  // avg of integers has no meaning; the general path says so.
-  if (call->op == Op::kAvg && !is_floating(call->dtype)) {
+  // avg of integers, say, has no meaning, and premul_sum needs factors; the general path says so.
+  if (!has_kernel(call->op, call->dtype) || call->op == Op::kPremulSum) {
     return false;
   }
   call->input.assign(1, span_of(array));

@@ -165,7 +165,8 @@ PyMethodDef g_methods[] = {
      "``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It "
      "is\n"
      "reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.\n"
-     "``op``: sum, avg, prod, min or max. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.\n\n"
+     "``op``: sum, avg, prod, min, max, and logical_and, logical_or, logical_xor, bitwise_and, bitwise_or or\n"
+     "bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.\n\n"
      "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, "
      "PeerError\n"
      "when a rank is gone, DeadlineError after ``timeout``."},

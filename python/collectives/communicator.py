@@ -19,7 +19,7 @@ Array: TypeAlias = npt.NDArray[Any]
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
 
 _ROOTED = ("reduce", "broadcast")
-_DTYPES = "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64 and bool"
+_DTYPES = _core._dtype_names()
 
 
 class Work:
@@ -232,14 +232,14 @@ def _check_arrays(collective: str, inputs: list[Array], outputs: list[Array], op
     for i, array in enumerate(inputs):
         if _core._dtype_of(array) < 0:
             raise TypeError(
-                f"dtype {array.dtype} of tensor {i} cannot take part in a collective; accepted are {_DTYPES}"
+                f"dtype {array.dtype} of tensor {i} cannot take part in a collective; accepted are {_listed(_DTYPES)}"
             )
         if array.dtype.newbyteorder("=") != inputs[0].dtype.newbyteorder("="):
             raise TypeError(
                 f"tensor {i} has dtype {array.dtype} and tensor 0 has {inputs[0].dtype}; one call takes one dtype"
             )
-    if op == "avg" and inputs and inputs[0].dtype.kind in "iub" and collective in ("all_reduce", "reduce"):
-        raise TypeError(f"avg of {inputs[0].dtype} would not be exact; use op='sum' and divide, or a floating dtype")
+    if inputs and collective in ("all_reduce", "reduce"):
+        _check_op(op, _DTYPES[_core._dtype_of(inputs[0])])
     if not separate:
         return
     if len(inputs) != len(outputs):
@@ -250,6 +250,22 @@ def _check_arrays(collective: str, inputs: list[Array], outputs: list[Array], op
                 f"out[{i}] has shape {target.shape} and dtype {target.dtype}, x[{i}] has {source.shape} and "
                 f"{source.dtype}; they must be the same"
             )
+
+
+def _check_op(op: str, dtype: str) -> None:
+    """Raises ValueError when there is no such op, TypeError when it has no meaning for the dtype."""
+    if op == "premul_sum":
+        raise ValueError("op 'premul_sum' needs the factor of each rank, which no call takes; scale, and sum")
+    if not _core._has_kernel(op, dtype):
+        ops = [other for other in _core._op_names() if _core._has_kernel(other, dtype)]
+        dtypes = [other for other in _DTYPES if _core._has_kernel(op, other)]
+        raise TypeError(
+            f"op {op!r} has no meaning for dtype {dtype}: {dtype} takes {_listed(ops)}; {op} takes {_listed(dtypes)}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _is_plain(a: Array) -> bool:
