@@ -58,6 +58,7 @@ PARAMETERS = {
     "sending": "bool",
     "arrays": "list[npt.NDArray[Any]]",
     "lengths": "list[int] | None",
+    "factor": "float | None",
 }
 
 # What pybind11 says about parameters that take anything like a number, and about containers.

@@ -156,6 +156,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   } else {
     refuse_overlap(call.input, call.output, work->inputs.is(work->outputs));
   }
+  call.factor = tuple[11].is_none() ? 1 : tuple[11].cast<double>();
   const bool async = tuple[9].cast<bool>();
   {
     const py::gil_scoped_release unlocked;

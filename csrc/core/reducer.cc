@@ -1,6 +1,7 @@
 #include "core/reducer.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,20 @@ RegisterReducer::RegisterReducer(const Reducer& reducer) {
 }
 
 const std::vector<Reducer>& reducers() { return registry(); }
+
+bool has_kernel(Op op, DType dtype) {
+  // Asked in every call, so the answers are kept.
+  static const auto answers = [] {
+    std::array<std::array<bool, kDTypes>, kOps> table{};
+    for (int o = 0; o < kOps; ++o) {
+      for (int d = 0; d < kDTypes; ++d) {
+        table[o][d] = registry().front().kernel(static_cast<DType>(d), static_cast<Op>(o), true) != nullptr;
+      }
+    }
+    return table;
+  }();
+  return answers[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
+}
 
 const Reducer& best_reducer() {
   static const Reducer best = choose();  // when it throws, the next call tries again

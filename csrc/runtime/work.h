@@ -34,6 +34,7 @@ struct Call {
   int root = 0;
   int algorithm = 0;  // algorithm_id(), 0 for the selector's choice
   bool deterministic = false;
+  double factor = 1;  // premul_sum: of the input of this rank
   std::vector<Span> input;
   std::vector<Span> output;  // the same spans when in place
   // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
@@ -63,6 +64,7 @@ struct Work {
   bool is_packed = false;  // a short list of tensors, packed before and unpacked after
   std::vector<std::byte> packed;
   Span result_span;  // the output inside `packed`
+  std::vector<std::byte> scaled;  // the input times its factor, where the output cannot hold it
   std::vector<std::byte> scratch;
   double divisor = 1;
   double timeout_s = 0;

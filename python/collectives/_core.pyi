@@ -49,6 +49,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -59,7 +60,8 @@ class Communicator:
 
         ``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It is
         reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.
-        ``op``: sum, avg, prod, min or max. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.
+        ``op``: sum, avg, prod, min, max, and logical_and, logical_or, logical_xor, bitwise_and, bitwise_or or
+        bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.
 
         Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, PeerError
         when a rank is gone, DeadlineError after ``timeout``.
@@ -71,6 +73,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: _Out,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -84,6 +87,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: _Arrays | None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[True],
@@ -152,6 +156,7 @@ class Communicator:
         root: int | np.integer[Any] = 0,
         *,
         out: None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -167,6 +172,7 @@ class Communicator:
         root: int | np.integer[Any] = 0,
         *,
         out: _Out,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -181,6 +187,7 @@ class Communicator:
         root: int | np.integer[Any] = 0,
         *,
         out: _Arrays | None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[True],
@@ -213,8 +220,10 @@ def _bytes_by_transport(arg0: object, /) -> dict[str, Any]: ...
 def _close(arg0: object, /) -> None: ...
 def _describe(arg0: object, /) -> dict[str, Any]: ...
 def _dtype_name(arg0: int, /) -> str: ...
+def _dtype_names() -> list[str]: ...
 def _dtype_of(arg0: object, /) -> int: ...
 def _flag_latency(arg0: object, arg1: int, arg2: int, arg3: float, /) -> float: ...
+def _has_kernel(op: str, dtype: str) -> bool: ...
 def _heap(arg0: object, /) -> tuple[int, int]: ...
 def _isas() -> list[str]: ...
 def _mutations(
@@ -233,6 +242,7 @@ def _mutations(
     inline_bytes: int = 40,
     rank: int = 0,
 ) -> list[str]: ...
+def _op_names() -> list[str]: ...
 def _propose(arg0: object, /) -> int: ...
 def _reduce(
     isa: str,
@@ -245,6 +255,7 @@ def _reduce(
     count: int,
 ) -> None: ...
 def _reserve(arg0: object, arg1: int, arg2: Sequence[int], /) -> Reservation: ...
+def _scale(isa: str, dtype: str, factor: float, source: int, destination: int, count: int) -> None: ...
 def _schedule_text(
     collective: str,
     algorithm: str,

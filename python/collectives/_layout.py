@@ -73,7 +73,7 @@ def exchange(
     everyone = np.empty((comm.size, *own.shape), np.int64)
     name = None if name is None else f"{name} (lengths)"
     counts = [own.size] * comm.size
-    comm._start("all_gather", [own], [everyone], "sum", 0, "auto", False, timeout, name, False, counts).wait()
+    comm._start("all_gather", [own], [everyone], "sum", 0, "auto", False, timeout, name, False, counts, None).wait()
     return everyone
 
 

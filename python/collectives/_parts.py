@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _layout
-from ._arguments import Array, as_arrays, check_dtypes, check_options, is_plain, plain
+from ._arguments import Array, as_arrays, check_dtypes, check_factor, check_options, is_plain, plain
 from ._layout import Counts
 from ._work import Work
 
@@ -38,11 +38,13 @@ class Options:
     op: str = "sum"
     deterministic: bool = False
     root: int = 0
+    factor: float | None = None
 
 
 def _tensors(comm: Communicator, collective: str, x: Any, what: str, options: Options) -> list[Array]:
     """The arrays of an argument, checked; those of no dimensions as one row."""
     check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
+    check_factor(options.op, options.factor)
     arrays = as_arrays(x, what)
     check_dtypes(arrays, collective, options.op)
     return [a.reshape(1) if a.ndim == 0 else a for a in arrays]
@@ -89,6 +91,7 @@ def _start(
         options.name,
         bool(options.async_op),
         lengths,
+        options.factor,
     )
 
     def finish() -> None:

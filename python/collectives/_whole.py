@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arguments import Array, as_arrays, check_dtypes, check_options, check_outputs, is_plain, plain, same_memory
+from ._arguments import (
+    Array,
+    as_arrays,
+    check_dtypes,
+    check_factor,
+    check_options,
+    check_outputs,
+    is_plain,
+    plain,
+    same_memory,
+)
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -29,12 +39,14 @@ def start(
     async_op: Any,
     timeout: Any,
     name: Any,
+    factor: Any,
 ) -> Any:
     """One collective call with any arguments: checks them, copies what cannot take part as it is, and starts it."""
     op = "sum" if op is None else op
     root = 0 if root is None else root
     algorithm = "auto" if algorithm is None else algorithm
     check_options(comm.size, op, root, algorithm, timeout, name)
+    check_factor(op, factor)
     inputs: list[Array] = []
     outputs: list[Array] = []
     if collective != "barrier":
@@ -71,6 +83,7 @@ def start(
         name,
         bool(async_op),
         None,
+        factor,
     )
 
     def finish() -> None:

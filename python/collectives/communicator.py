@@ -173,6 +173,7 @@ class Communicator(_core.Communicator):
         *,
         out: ArrayOrList | None = None,
         counts: Counts = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: bool = False,
@@ -186,13 +187,13 @@ class Communicator(_core.Communicator):
             op: see ``all_reduce``.
             out: where the part of this rank goes; a new array otherwise. It may be this rank's part of ``x``.
             counts: the rows of each rank, the same on all ranks; equal parts otherwise.
-            algorithm, deterministic, async_op, timeout, name: see ``all_reduce``.
+            factor, algorithm, deterministic, async_op, timeout, name: see ``all_reduce``.
 
         Raises:
             MismatchError: ranks disagree, for example in the length of ``x``.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        options = _parts.Options(algorithm, async_op, timeout, name, op, deterministic)
+        options = _parts.Options(algorithm, async_op, timeout, name, op, deterministic, factor=factor)
         return _parts.reduce_scatter(self, x, out, counts, options)
 
     def all_to_all(
