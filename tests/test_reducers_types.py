@@ -83,6 +83,20 @@ class TestFloat8:
         assert_same(reduced(isa, dtype, "avg", [a] * 20, divisor=20), a)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("n", [3, 5, 8, 9, 10, 15, 17, 20, 33])
+def test_the_order_of_8_bit_floats_is_that_of_the_tree(isa: str, n: int) -> None:
+    """Small numbers are lost beside a large one until its opposite comes: where it does, the tree decides."""
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    sources = [np.full(len(pairs), 2.0**-14, dtype=numpy_dtype("float8_e5m2")) for _ in range(n)]
+    for element, (i, j) in enumerate(pairs):
+        sources[i][element] = 57344
+        sources[j][element] = -57344
+    expected = model("float8_e5m2", "sum", sources)
+    assert np.unique(expected.astype(np.float32)).size > 1
+    assert_same(reduced(isa, "float8_e5m2", "sum", sources), expected)
+
+
 def awkward(dtype: str) -> Array:
     """Zeros of both signs, NaN of both, infinities, the smallest and largest numbers, and some ordinary ones."""
     kind = numpy_dtype(dtype)

@@ -78,7 +78,7 @@ ReduceFunction floating_kernel(Op op, bool finish) {
   return nullptr;
 }
 
-// Kernels of their own would be four times as large as those of halves, for formats that are computed with rarely.
+// By blocks: kernels of their own would have the code of the conversions once per source and operation.
 template <class Element, std::uint8_t kOne>
 ReduceFunction float8_kernel(Op op, bool finish) {
   using Blocks = WideBlocks<Element>;
