@@ -202,6 +202,25 @@ def test_closed_by_one(pools: Pools, transport: str, dropped: bool) -> None:
     pools.get(3, transport).run(one_closes, dropped)
 
 
+def closed_at_once(comm: Any) -> None:
+    """All but rank 0 leave while it may still be making the group, and it hears of that all the same."""
+    import collectives
+
+    for _ in range(60):
+        group = comm.dup()
+        if comm.rank != 0:
+            group.close()
+            continue
+        with pytest.raises(collectives.PeerError, match="has left the group"):
+            group.barrier(timeout=10)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_closed_at_once(pools: Pools, transport: str) -> None:
+    pools.get(3, transport).run(closed_at_once)
+
+
 def all_close(comm: Any) -> None:
     """In good order and all at once, right behind a collective whose last messages others may still be reading."""
     for i in range(100):
