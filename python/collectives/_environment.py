@@ -9,6 +9,8 @@
 ``COLLECTIVES_TIMEOUT``          seconds a start or a collective may take
 ``COLLECTIVES_RENDEZVOUS_FD``    rank 0: an inherited descriptor that already listens on the rendezvous address
 ``COLLECTIVES_SYMMETRIC_HEAP``   bytes of address space for symmetric memory, with K, M, G or T behind it (64G)
+``COLLECTIVES_NUM_THREADS``      threads that a reduction over replicas of this process may use, the caller among them
+                                 (as many as there are cores)
 ``COLLECTIVES_ISA``              ``avx512``, ``avx2`` or ``baseline``: the instruction set of the reducers, for
                                  tests; read by the core (csrc/core/reducer.cc), the best there is by default
 ================================ ================================================================================
@@ -29,6 +31,7 @@ from dataclasses import dataclass, field
 TRANSPORTS = ("auto", "shm", "tcp")
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
+MAX_THREADS = 1024
 DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
 
@@ -164,6 +167,20 @@ def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
             "you like"
         )
     return int(digits) << shift
+
+
+def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
+    """Threads that a reduction over the replicas of this process may use; 0: as many as there are cores for it.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable is not a number of threads.
+    """
+    name = "COLLECTIVES_NUM_THREADS"
+    text = (os.environ if environ is None else environ).get(name, "")
+    return _integer(text, name, 1, MAX_THREADS) if text else 0
 
 
 def _integer(value: object, source: str, low: int, high: int) -> int:
