@@ -29,7 +29,7 @@ SAME_AS = {
     HierarchicalCopyAllReduce: "hierarchical_copy",
     ReductionToOneDevice: "reduce_to_one",
 }
-LARGE = 100_003  # elements of which a few replicas are worth several threads
+LARGE = 200_003  # elements of which a few replicas are worth several threads
 
 UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
 

@@ -66,7 +66,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
         assert digests() == alone, f"{threads} threads"
 
 
-COUNT = """
+WORKERS = """
 import os
 import numpy as np
 from collectives.cross_device_ops import RingAllReduce
@@ -74,6 +74,9 @@ from collectives.cross_device_ops import RingAllReduce
 def workers():
     tasks = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
     return tasks.count("collectives\\n")
+"""
+
+COUNT = """
 
 ops = RingAllReduce()
 ops.reduce("sum", [np.ones(100)] * 8)
@@ -86,7 +89,7 @@ print(few, workers(), len(os.sched_getaffinity(0)))
 @pytest.mark.parametrize("threads", [1, 2, 5, None])
 def test_threads_are_made_when_they_are_needed(threads: int | None) -> None:
     variables = {} if threads is None else {"COLLECTIVES_NUM_THREADS": str(threads)}
-    few, many, cores = map(int, program(COUNT, **variables).split())
+    few, many, cores = map(int, program(WORKERS + COUNT, **variables).split())
     assert few == 0
     assert many == (cores if threads is None else threads) - 1
 
@@ -150,9 +153,7 @@ def test_the_interpreter_is_unlocked_meanwhile() -> None:
 
 
 FORK = """
-import os, signal, threading
-import numpy as np
-from collectives.cross_device_ops import RingAllReduce
+import signal, threading
 
 ops = RingAllReduce()
 xs = [np.full(300_001, r, np.float32) for r in range(4)]
@@ -173,12 +174,14 @@ for _ in range(20):
     child = os.fork()
     if child == 0:
         signal.alarm(20)
+        assert workers() == 0
         for _ in range(3):
             check()
+        assert workers() == 2
         if os.fork() == 0:
             signal.alarm(20)
             check()
-            os._exit(7)
+            os._exit(7 if workers() == 2 else 2)
         _, status = os.wait()
         os._exit(7 if os.waitstatus_to_exitcode(status) == 7 else 1)
     _, status = os.waitpid(child, 0)
@@ -191,8 +194,8 @@ print("done")
 
 
 def test_fork() -> None:
-    """While another thread has the workers; also from the child."""
-    assert program(FORK, COLLECTIVES_NUM_THREADS="3").endswith("done\n")
+    """While another thread has the workers; also from the child. Each process has workers of its own."""
+    assert program(WORKERS + FORK, COLLECTIVES_NUM_THREADS="3").endswith("done\n")
 
 
 EXIT = """
