@@ -168,7 +168,7 @@ def keep_busy():
     while going:
         check()
 
-other = threading.Thread(target=keep_busy)
+other = threading.Thread(target=keep_busy, daemon=True)
 other.start()
 for _ in range(20):
     child = os.fork()

@@ -81,7 +81,9 @@ void ThreadPool::start_workers(int wanted) {
   try {
     for (; workers_ < wanted; ++workers_) {
       const std::uint32_t seen = generation_.load(std::memory_order_relaxed);
-      std::thread([this, seen] { worker(seen); }).detach();
+      std::thread thread([this, seen] { worker(seen); });
+      pthread_setname_np(thread.native_handle(), "collectives");
+      thread.detach();
     }
   } catch (const std::system_error&) {
     // No more threads are to be had; those that are there will do.
@@ -90,7 +92,6 @@ void ThreadPool::start_workers(int wanted) {
 }
 
 void ThreadPool::worker(std::uint32_t seen) {
-  pthread_setname_np(pthread_self(), "collectives");
   for (;;) {
     while (generation_.load(std::memory_order_acquire) == seen) {
       futex_wait(generation_, seen);
