@@ -69,6 +69,18 @@ int ThreadPool::threads() {
   return limit > 0 ? limit : available_cores();
 }
 
+bool ThreadPool::start_worker() {
+  const std::uint32_t seen = generation_.load(std::memory_order_relaxed);
+  try {
+    std::thread thread([this, seen] { worker(seen); });
+    pthread_setname_np(thread.native_handle(), "collectives");
+    thread.detach();
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
+}
+
 void ThreadPool::start_workers(int wanted) {
   if (workers_ >= wanted) {
     return;
@@ -78,15 +90,9 @@ void ThreadPool::start_workers(int wanted) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    for (; workers_ < wanted; ++workers_) {
-      const std::uint32_t seen = generation_.load(std::memory_order_relaxed);
-      std::thread thread([this, seen] { worker(seen); });
-      pthread_setname_np(thread.native_handle(), "collectives");
-      thread.detach();
-    }
-  } catch (const std::system_error&) {
-    // No more threads are to be had; those that are there will do.
+  // When no more threads are to be had, those that are there will do.
+  while (workers_ < wanted && start_worker()) {
+    ++workers_;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

@@ -33,6 +33,7 @@ class ThreadPool {
  private:
   struct Job;
 
+  bool start_worker();
   void start_workers(int wanted);
   void worker(std::uint32_t seen);
   void work_off(Job& job);
