@@ -359,6 +359,14 @@ def test_large_gather(axis: int) -> None:
     assert_separate(results, xs)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32", "complex128"])
+def test_gather_of_short_runs(dtype: str) -> None:
+    xs = [np.arange(100_000).reshape(-1, 1).astype(dtype) + i for i in range(3)]
+    results = RingAllReduce().gather(xs, 1)
+    assert bits(results[0]) == bits(np.concatenate(xs, 1))
+    assert_separate(results, xs)
+
+
 @given(
     shape=st.lists(st.integers(0, 40), max_size=3),
     n=st.integers(1, 12),
