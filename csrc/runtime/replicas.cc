@@ -15,8 +15,7 @@ namespace collectives {
 namespace {
 
 // What is written and used again, partial results or what goes to several destinations, is in a cache close by then.
-// Not shorter, because every run opens the pages of other arrays: with 8 replicas of 4 MiB, 8 KiB take 1.3 times
-// longer.
+// 8 KiB were slower (docs/performance.md).
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
 // Elements [begin, begin + count) of a tensor, at least one, all combined in one order.
@@ -60,8 +59,8 @@ class Reduction {
       many_destinations.resize(m);
       destinations = many_destinations.data();
     }
-    // A kernel writes one destination, or two, as fast as memory allows. More are faster by memcpy (1.2 ms for the 8
-    // replicas of above, against 2.1), which has instructions that need not read a line before they overwrite it.
+    // A kernel writes one destination, or two, as fast as memcpy would; more are faster by memcpy
+    // (docs/performance.md).
     const int direct = m <= 2 ? m : 1;
     const bool partials = n > 2 && combination_ != Combination::kCanonical;
     const std::int64_t step = partials || direct < m ? kBlockBytes / element_ : count;

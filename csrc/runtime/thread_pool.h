@@ -49,9 +49,9 @@ class ThreadPool {
   std::atomic<std::uint32_t> gate_{0};
 };
 
-// Bytes read and written from which on a call uses more than one thread. Waking a worker costs the caller 5 us, and the
-// worker comes 13 to 27 us later, so it takes 30 us of work to gain anything. That is 4 MiB in the second-level cache
-// (35 to 45 us), 2 MiB in the third, 0.6 MiB in memory; and where the other cores are busy the 5 us are lost.
+// Bytes read and written from which on a call uses more than one thread. Waking a worker costs the caller 5 us and the
+// worker comes 13 to 27 us later, so less than 30 us of work gains nothing. One thread takes 1.5 us for 256 KiB, 7 for
+// 1 MiB and 34 to 45 for 4 MiB (2 replicas, in caches). See docs/performance.md.
 inline constexpr std::int64_t kParallelBytes = 4 << 20;
 
 // Calls body(slice, slices) for each of so many slices of a work that reads and writes `bytes` bytes: on this thread

@@ -72,7 +72,10 @@ def check_dtype(array: Array, first: Array, number: int, where: str) -> None:
 
 def as_sequence(values: object, where: str) -> Sequence[Any]:
     """The list of values of a tensor, checked to be one and not empty."""
-    if not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray, memoryview)):
+    # Lists and tuples first: asking the abstract class is slow.
+    if not isinstance(values, (list, tuple)) and (
+        not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray, memoryview))
+    ):
         raise TypeError(
             f"{where}values is of type {type(values).__name__}; a list or tuple with one array per replica is accepted"
         )

@@ -40,7 +40,7 @@ from ._replicas import (
 
 __all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "ReductionToOneDevice", "RingAllReduce"]
 
-_SHORT_RUN = 8  # bytes: up to 6 times slower by the core than by NumPy, which has loops for fixed sizes
+_SHORT_RUN = 8  # bytes; below, NumPy is faster, which has loops for fixed sizes
 
 
 class _NamedOp(Protocol):
