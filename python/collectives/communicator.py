@@ -6,6 +6,7 @@ what is not one plain array comes back here, to ``_general``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, _symmetric
+from ._arrays.operands import Operands
 
 Array: TypeAlias = npt.NDArray[Any]
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
@@ -28,10 +30,12 @@ class Work:
     The arrays of the call must be left alone until it is over.
     """
 
-    def __init__(self, work: _core.Work, result: Any, finish: Callable[[], None]) -> None:
+    def __init__(self, work: _core.Work, finish: Callable[[], Any]) -> None:
+        """For the library. ``finish`` is called once, after the end, and returns the result."""
         self._work = work
-        self._result = result
-        self._finish: Callable[[], None] | None = finish
+        self._result: Any = None
+        self._finish: Callable[[], Any] | None = finish
+        self._finishing = threading.Lock()  # several threads may wait
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the end of the collective.
@@ -47,9 +51,10 @@ class Work:
             raise ValueError(f"timeout is {timeout!r}; seconds, at least 0, are accepted")
         if not self._work.wait(-1.0 if timeout is None else timeout):
             raise TimeoutError(f"the collective is not over after {timeout} s; it goes on and can be waited for again")
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()
+        with self._finishing:
+            if self._finish is not None:
+                self._result = self._finish()
+                self._finish = None
 
     def done(self) -> bool:
         """True when the collective is over, well or not."""
@@ -162,20 +167,17 @@ class Communicator(_core.Communicator):
             raise ValueError(f"root {root} is out of range: the group has ranks 0 to {self._size - 1}")
         if timeout is not None and not (_is_number(timeout) and timeout > 0):
             raise ValueError(f"timeout is {timeout!r}; a positive number of seconds is accepted")
-        inputs: list[Array] = []
-        outputs: list[Array] = []
-        if collective != "barrier":
-            inputs = _as_list(x, "x")
-            outputs = inputs if out is None else _as_list(out, "out")
-            _check_arrays(collective, inputs, outputs, op, out is not None)
         # Only these ranks' outputs are written.
         written = collective != "reduce" or root == self._rank
+        operands = Operands([] if collective == "barrier" else x, out, written)
+        inputs, outputs = operands.inputs, operands.outputs
+        _check_arrays(collective, inputs, outputs, op, out is not None)
         read_only = [i for i, a in enumerate(outputs) if not a.flags.writeable]
         if read_only and (written or out is not None):
             which = "the array" if len(outputs) == 1 else f"tensor {read_only[0]}"
             raise ValueError(f"{which} is read-only and would be written; pass a writable array, or out=")
         contiguous_in = [_plain(a) for a in inputs]
-        if out is None:
+        if outputs is inputs:
             contiguous_out = contiguous_in
         else:
             # An output that shares memory with an input cannot be written before all inputs were read.
@@ -197,13 +199,13 @@ class Communicator(_core.Communicator):
             bool(async_op),
         )
 
-        def finish() -> None:
+        def finish() -> Any:
             for target, source in zip(outputs, contiguous_out, strict=True):
                 if target is not source and written:
                     target[...] = source
+            return None if collective == "barrier" else operands.result()
 
-        result = None if collective == "barrier" else x if out is None else out
-        pending = Work(work, result, finish)
+        pending = Work(work, finish)
         if async_op:
             return pending
         return pending.result()
@@ -217,15 +219,6 @@ def _check_type(name: str, value: object, accepted: type | tuple[type, ...]) -> 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _as_list(x: Any, what: str) -> list[Array]:
-    arrays = list(x) if isinstance(x, (list, tuple)) else [x]
-    for i, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray):
-            where = f"{what}[{i}]" if isinstance(x, (list, tuple)) else what
-            raise TypeError(f"{where} is of type {type(array).__name__}; a numpy.ndarray or a list of them is accepted")
-    return [np.asarray(a) for a in arrays]
 
 
 def _check_arrays(collective: str, inputs: list[Array], outputs: list[Array], op: str, separate: bool) -> None:
