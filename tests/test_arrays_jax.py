@@ -138,7 +138,7 @@ def test_the_argument_may_be_deleted_meanwhile() -> None:
 
     def late(comm: Any) -> None:
         go.wait(30)
-        comm.all_reduce(np.zeros(100_000, np.float32))
+        comm.all_reduce(np.zeros(100_000, np.float32), timeout=30)
 
     comms = collectives.local_group(2)
     threads = [threading.Thread(target=t, args=(c,)) for t, c in zip((early, late), comms, strict=True)]
