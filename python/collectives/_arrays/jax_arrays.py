@@ -33,6 +33,7 @@ def adapter(jax: Any, x: Any) -> Adapter:
             raise TypeError(f"{what} is a jax.Array of dtype {x.dtype} without NumPy's equivalent: {error}") from error
         shape, committed = x.shape, x.committed
 
+        # By device_put: jax.dlpack.from_dlpack takes no bfloat16 from NumPy and knows neither device nor sharding.
         def wrap(result: Array) -> Any:
             # Without this JAX would narrow float64 and int64 that it was told to have elsewhere.
             wide = np.dtype(jax.dtypes.canonicalize_dtype(result.dtype)) != result.dtype
