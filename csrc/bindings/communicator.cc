@@ -190,7 +190,7 @@ PyMethodDef g_methods[] = {
      "Returns when all ranks have called it."},
     {"_start", start, METH_VARARGS,
      "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
-     "lengths)\n"
+     "lengths, factor)\n"
      "--\n\n"
      "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
     {"_start_message", start_send_or_receive, METH_VARARGS,

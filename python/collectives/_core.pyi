@@ -31,6 +31,7 @@ class Communicator:
         name: str | None,
         is_async: bool,
         lengths: list[int] | None,
+        factor: float | None,
     ) -> Work: ...
     def _start_message(
         self,

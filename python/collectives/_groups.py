@@ -1,9 +1,10 @@
 """Groups of the ranks of a communicator: ``split``, ``dup`` and ``new_group``.
 
-All ranks of the parent make the call. They tell each other what they want and propose a number for the new communicator;
-the highest is taken. Each rank then reserves that number and memory, and they tell each other what came of it. Two threads
-that make groups out of different parents may come to the same number at the same time. Then some rank cannot reserve it,
-and everybody starts again. After the second exchange all members can use the new communicator at once.
+All ranks of the parent make the call. They tell each other what they want and propose a number for the new
+communicator; the highest is taken. Each rank then reserves that number and memory, and they tell each other what came
+of it. Two threads that make groups out of different parents may come to the same number at the same time. Then some
+rank cannot reserve it, and everybody starts again. After the second exchange all members can use the new communicator
+at once.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._arrays import empty
 from .errors import MismatchError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def width(array: Array) -> int:
 def fit_outputs(out: Sequence[Array] | None, shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Array]:
     """The arrays of `out`, which must have these shapes, or new ones."""
     if out is None:
-        return [np.empty(shape, dtype.newbyteorder("=")) for shape in shapes]
+        return [empty(shape, dtype) for shape in shapes]
     if len(out) != len(shapes):
         raise ValueError(f"out has {len(out)} tensors; {len(shapes)} are needed")
     for i, (array, shape) in enumerate(zip(out, shapes, strict=True)):

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _layout
-from ._arguments import Array, as_arrays, check_dtypes, check_factor, check_options, is_plain, plain
+from ._arguments import Array, check_dtypes, check_factor, check_options, is_plain, plain
+from ._arrays.adapted import Adapted, same
+from ._arrays.operands import adapt_all, adapt_outputs
 from ._layout import Counts
 from ._work import Work
 
@@ -41,19 +43,39 @@ class Options:
     factor: float | None = None
 
 
-def _tensors(comm: Communicator, collective: str, x: Any, what: str, options: Options) -> list[Array]:
-    """The arrays of an argument, checked; those of no dimensions as one row."""
-    check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
-    check_factor(options.op, options.factor)
-    arrays = as_arrays(x, what)
-    check_dtypes(arrays, collective, options.op)
-    return [a.reshape(1) if a.ndim == 0 else a for a in arrays]
+class Given:
+    """The tensors of an argument, checked; those of no dimensions as one row.
+
+    Attributes:
+        arrays: the caller's memory.
+        kinds: of the arrays, for results of the same kinds.
+        container: list or tuple, None for one tensor.
+    """
+
+    def __init__(self, comm: Communicator, collective: str, x: Any, options: Options) -> None:
+        check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
+        check_factor(options.op, options.factor)
+        self.kinds: list[Adapted] = adapt_all(x, "x")
+        self.arrays: list[Array] = [a.array.reshape(1) if a.array.ndim == 0 else a.array for a in self.kinds]
+        self.container: Any = type(x) if isinstance(x, (list, tuple)) else None
+        check_dtypes(self.arrays, collective, options.op)
+        self.dtype: np.dtype[Any] = self.arrays[0].dtype if self.arrays else np.dtype(np.uint8)
+
+    def expect(self, dtype: np.dtype[Any] | None, container: Any) -> None:
+        """What the tensors are of a rank that gives none."""
+        self.dtype = self.dtype if dtype is None else dtype
+        self.container = container
+
+    @property
+    def widths(self) -> list[int]:
+        """Elements of a row of each tensor."""
+        return [_layout.width(a) for a in self.arrays]
 
 
 def _start(
     comm: Communicator,
     collective: str,
-    x: Sequence[Array],
+    given: Given,
     shapes: Sequence[Shape] | None,
     lengths: list[int],
     options: Options,
@@ -61,27 +83,23 @@ def _start(
     x_rows: Rows | None,
     out_rows: Rows | None,
     out: Any,
-    as_list: bool,
-    dtype: np.dtype[Any],
 ) -> Any:
     """Starts the collective and returns its result, or its Work.
 
     Args:
         comm, collective, options: what is started.
-        x: the tensors that this rank gives; none where it gives nothing.
+        given: the tensors that this rank gives; none where it gives nothing.
         shapes: of the tensors that it gets, None where it gets nothing.
         lengths: see ``_layout.lengths``.
         x_rows, out_rows: of each tensor, the rows of each part; None where a tensor is one part.
         out: as the caller gave it.
-        as_list: the result is a list.
-        dtype: of all tensors.
     """
-    results = _layout.fit_outputs(None if out is None else as_arrays(out, "out"), shapes or [], dtype)
+    results = _layout.fit_outputs(None if out is None else adapt_outputs(out, "out"), shapes or [], given.dtype)
     targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
-    given = [plain(a) for a in _layout.apart(x, results)]
+    sources = [plain(a) for a in _layout.apart(given.arrays, results)]
     work = comm._start(
         collective,
-        given if x_rows is None else _layout.pieces(given, x_rows),
+        sources if x_rows is None else _layout.pieces(sources, x_rows),
         targets if out_rows is None else _layout.pieces(targets, out_rows),
         options.op,
         int(options.root),
@@ -94,15 +112,17 @@ def _start(
         options.factor,
     )
 
-    def finish() -> None:
+    def finish() -> Any:
         for target, source in zip(results, targets, strict=True):
             if target is not source:
                 target[...] = source
+        if shapes is None or out is not None:
+            return out
+        wraps = [a.wrap for a in given.kinds] or [same] * len(results)
+        made = [wrap(result) for wrap, result in zip(wraps, results, strict=True)]
+        return made[0] if given.container is None else given.container(made)
 
-    result: Any = None
-    if shapes is not None:
-        result = out if out is not None else results if as_list else results[0]
-    pending = Work(work, result, finish)
+    pending = Work(work, finish)
     return pending if options.async_op else pending.result()
 
 
@@ -129,48 +149,42 @@ def _split_rows(comm: Communicator, collective: str, tensors: Sequence[Array], c
     return np.array(rows, np.int64).reshape(len(tensors), comm.size)
 
 
-def _dtype(tensors: Sequence[Array]) -> np.dtype[Any]:
-    return tensors[0].dtype if tensors else np.dtype(np.uint8)
-
-
 def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_gather``."""
-    tensors = _tensors(comm, "all_gather", x, "x", options)
+    given = Given(comm, "all_gather", x, options)
+    tensors = given.arrays
     rows = _joined_rows(comm, "all_gather", tensors, counts, options)
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)]
     return _start(
         comm,
         "all_gather",
-        tensors,
+        given,
         shapes,
-        _layout.lengths(rows, [_layout.width(a) for a in tensors]),
+        _layout.lengths(rows, given.widths),
         options,
         x_rows=None,
         out_rows=rows,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
     )
 
 
 def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.gather``."""
-    tensors = _tensors(comm, "gather", x, "x", options)
+    given = Given(comm, "gather", x, options)
+    tensors = given.arrays
     rows = _joined_rows(comm, "gather", tensors, counts, options)
     here = comm.rank == options.root
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)] if here else None
     return _start(
         comm,
         "gather",
-        tensors,
+        given,
         shapes,
-        _layout.lengths(rows, [_layout.width(a) for a in tensors]),
+        _layout.lengths(rows, given.widths),
         options,
         x_rows=None,
         out_rows=rows if here else None,
         out=out if here else None,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
     )
 
 
@@ -189,50 +203,51 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
     here = comm.rank == options.root
     if here and x is None:
         raise TypeError(f"x is None on rank {comm.rank}, which is the root; pass the array to scatter")
-    tensors = _tensors(comm, "scatter", x if here else [], "x", options)
+    given = Given(comm, "scatter", x if here else [], options)
+    tensors = given.arrays
     table = None
     if here:
         table = np.hstack([_layout.describe(tensors), _split_rows(comm, "scatter", tensors, counts)])
     table, is_list = _tell(comm, table, isinstance(x, (list, tuple)), options.root)
     rows = [[int(c) for c in row[_layout.DESCRIPTION :]] for row in table]
     trailing = [_layout.shape_of(row)[1:] for row in table]
+    if not here:
+        given.expect(_layout.dtype_of(table[0]) if len(table) else None, list if is_list else None)
     return _start(
         comm,
         "scatter",
-        tensors,
+        given,
         [(r[comm.rank], *t) for r, t in zip(rows, trailing, strict=True)],
         _layout.lengths(rows, [math.prod(t) for t in trailing]),
         options,
         x_rows=rows if here else None,
         out_rows=None,
         out=out,
-        as_list=is_list,
-        dtype=_layout.dtype_of(table[0]) if len(table) else np.dtype(np.uint8),
     )
 
 
 def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.reduce_scatter``."""
-    tensors = _tensors(comm, "reduce_scatter", x, "x", options)
+    given = Given(comm, "reduce_scatter", x, options)
+    tensors = given.arrays
     rows = _split_rows(comm, "reduce_scatter", tensors, counts)
     return _start(
         comm,
         "reduce_scatter",
-        tensors,
+        given,
         [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)],
-        _layout.lengths(rows.tolist(), [_layout.width(a) for a in tensors]),
+        _layout.lengths(rows.tolist(), given.widths),
         options,
         x_rows=rows,
         out_rows=None,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
     )
 
 
 def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_to_all``."""
-    tensors = _tensors(comm, "all_to_all", x, "x", options)
+    given = Given(comm, "all_to_all", x, options)
+    tensors = given.arrays
     own = _split_rows(comm, "all_to_all", tensors, counts)
     if counts is None:
         tables = np.stack([own] * comm.size)  # a rank with other lengths has another signature
@@ -245,13 +260,11 @@ def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
     return _start(
         comm,
         "all_to_all",
-        tensors,
+        given,
         [(int(r.sum()), *a.shape[1:]) for a, r in zip(tensors, arriving, strict=True)],
-        _layout.lengths(matrices.reshape(len(tensors), -1).tolist(), [_layout.width(a) for a in tensors]),
+        _layout.lengths(matrices.reshape(len(tensors), -1).tolist(), given.widths),
         options,
         x_rows=own,
         out_rows=arriving,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
     )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .communicator import _DTYPES, _plain
+from ._arguments import DTYPES, listed, plain
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -38,9 +38,10 @@ def as_arrays(values: object, where: str, what: str = "value {}", copied: bool =
             raise TypeError(f"{where}{what.format(i)} has dtype {array.dtype}, which holds Python objects")
         if not copied and _core._dtype_of(array) < 0:
             raise TypeError(
-                f"{where}{what.format(i)} has dtype {array.dtype}, which cannot be reduced; accepted are {_DTYPES}"
+                f"{where}{what.format(i)} has dtype {array.dtype}, which cannot be reduced; "
+                f"accepted are {listed(DTYPES)}"
             )
-        arrays.append(_plain(array))
+        arrays.append(plain(array))
     return arrays
 
 
