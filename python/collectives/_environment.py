@@ -218,9 +218,8 @@ def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
     Raises:
         ValueError: the variable is not a number of threads.
     """
-    name = "COLLECTIVES_NUM_THREADS"
-    text = _lookup(os.environ if environ is None else environ, name)
-    return 0 if text is None else _integer(text, name, 1, MAX_THREADS)
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_NUM_THREADS")
+    return 0 if text is None else _integer(text, "COLLECTIVES_NUM_THREADS", 1, MAX_THREADS)
 
 
 def _lookup(variables: Mapping[str, str], name: str) -> str | None:
