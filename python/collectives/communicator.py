@@ -67,8 +67,8 @@ class Work:
 
 
 class Communicator(_core.Communicator):
-    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``, and out of another one by
-    ``split``, ``dup`` and ``new_group``.
+    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``, and out of another one
+    by ``split``, ``dup`` and ``new_group``.
 
     All ranks must issue the same collectives in the same order. The result has the same bits on every rank. A
     communicator whose collective failed cannot be used again.
@@ -219,7 +219,7 @@ class Communicator(_core.Communicator):
         """Parts the ranks into groups, one for each color. A collective call.
 
         The new communicators count their own collectives: what is in flight on one neither waits for another nor fails
-        with it. They share the connections and the memory of this process, and live on when this communicator is closed.
+        with it. They share the connections and the memory of this process, and outlive this communicator.
 
         Args:
             color: which group this rank joins, 0 or more; ``None`` for none.
@@ -231,17 +231,17 @@ class Communicator(_core.Communicator):
         Raises:
             TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
             MismatchError: another rank made another call.
-            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room but
-                for symmetric memory, ``empty`` of the group gives ordinary arrays.
+            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where only room for
+                its symmetric memory is missing, ``empty`` of the group gives ordinary arrays.
         """
         return _groups.split(self, color, key)
 
     def dup(self) -> Communicator:
-        """A communicator of the same ranks with a sequence of collectives of its own. A collective call; see ``split``."""
+        """A communicator of the same ranks with its own sequence of collectives. A collective call; see ``split``."""
         return _groups.dup(self)
 
     def new_group(self, ranks: Iterable[int]) -> Communicator | None:
-        """A communicator of some of the ranks: its rank i is ``ranks[i]``. A collective call of all ranks; see ``split``.
+        """A communicator of some of the ranks: its rank i is ``ranks[i]``. A collective call of all; see ``split``.
 
         Args:
             ranks: the members, the same list on every rank.
