@@ -357,13 +357,9 @@ def blocked_thread(comm: Any) -> list[str]:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while thread.is_alive():
+    # All go on until the threads of all are over.
+    while without.all_reduce(np.array([thread.is_alive()]), "max")[0]:
         assert without.all_reduce(np.ones(10_000))[0] == 2
-        # All go on until the threads of all are over.
-        if without.all_reduce(np.array([thread.is_alive()]), "max")[0]:
-            continue
-        break
-    without.barrier()
     thread.join()
     return heard
 
