@@ -71,7 +71,11 @@ def train(
 
 
 def check(comm: collectives.Communicator, found: list[Array], images: Array, labels: Array, options: Any) -> None:
-    """Raises AssertionError unless the parameters have the same bits on all ranks and are those of one process."""
+    """Raises AssertionError unless the parameters have the same bits on all ranks and are those of one process.
+
+    That holds while training settles: steps so large that it does not (a high rate on batches of two) make the
+    roundings grow without bound, on any number of ranks.
+    """
     mine = np.concatenate([p.ravel() for p in found])
     everyone = comm.all_gather(mine.view(np.uint64)[np.newaxis])
     different = [rank for rank in range(comm.size) if (everyone[rank] != everyone[0]).any()]

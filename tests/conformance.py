@@ -17,9 +17,19 @@ Array = np.ndarray[Any, Any]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-DTYPES = (*FLOATS, *INTEGERS, "bool")
+COMPLEX = ("complex64", "complex128")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+DTYPES = (*FLOATS, *INTEGERS, "bool", *COMPLEX, *FLOAT8)
 OPS = ("sum", "avg", "prod", "min", "max")
-MEANINGFUL = [(d, o) for d in DTYPES for o in OPS if o != "avg" or d in FLOATS]
+LOGICAL = ("logical_and", "logical_or", "logical_xor")
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
+# All basic operations on all basic types; of the rest a sample, since the kernels have tests of their own.
+MEANINGFUL = [
+    *((d, o) for d in (*FLOATS, *INTEGERS, "bool") for o in OPS if o != "avg" or d in FLOATS),
+    *((d, o) for d in (*COMPLEX, *FLOAT8) for o in ("sum", "avg")),
+    *zip(("float32", "float16", "int64", "uint8", "float8_e5m2", "bool"), 2 * LOGICAL, strict=True),
+    *zip(("int32", "uint8", "uint64", "int8", "int16", "bool"), 2 * BITWISE, strict=True),
+]
 REDUCING = ("all_reduce", "reduce")
 POISON = 0x5A
 
@@ -37,7 +47,7 @@ class Case(NamedTuple):
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    return np.dtype(getattr(ml_dtypes, dtype) if dtype in ("bfloat16", *FLOAT8) else dtype)
 
 
 def rounding(dtype: str) -> float:
@@ -46,16 +56,25 @@ def rounding(dtype: str) -> float:
 
 
 def values(dtype: str, prod: bool, count: int, rank: int, seed: int = 0) -> Array:
-    """The input of a rank. Factors stay near 1, so that products of eight fit into every type."""
+    """The input of a rank. Factors stay near 1, so that products of eight fit into every type.
+
+    Every eighth element may be zero, which logical operations are about.
+    """
     rng = np.random.default_rng([seed, rank, count, DTYPES.index(dtype), prod])
     if dtype == "bool":
         return rng.integers(0, 2, count).astype(bool)
+    if prod and dtype not in INTEGERS:
+        return (rng.uniform(0.6, 1.6, count) * rng.choice([-1.0, 1.0], count)).astype(numpy_dtype(dtype))
+    result: Array
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
-    if prod:
-        return (rng.uniform(0.6, 1.6, count) * rng.choice([-1.0, 1.0], count)).astype(numpy_dtype(dtype))
-    return (rng.standard_normal(count) * np.exp2(rng.integers(-3, 4, count))).astype(numpy_dtype(dtype))
+        result = rng.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
+    else:
+        parts = count * (2 if dtype in COMPLEX else 1)
+        wide = rng.standard_normal(parts) * np.exp2(rng.integers(-3, 4, parts))
+        result = (wide.view(np.complex128) if dtype in COMPLEX else wide).astype(numpy_dtype(dtype))
+    result[::8][rng.random(result[::8].size) < 0.5] = 0
+    return result
 
 
 @functools.lru_cache(maxsize=64)
@@ -71,6 +90,10 @@ def reduced(arrays: list[Array], op: str) -> tuple[Array, Array, Array]:
     n, kind = len(arrays), arrays[0].dtype
     stack = np.stack(arrays)
     zero = np.zeros(arrays[0].shape)
+    if op in BITWISE:
+        return getattr(np, op).reduce(stack, axis=0), zero, zero
+    if op in LOGICAL:
+        return getattr(np, op).reduce(stack != 0, axis=0).astype(kind), zero, zero
     if kind == np.bool_:
         return (stack.any(axis=0) if op in ("sum", "max") else stack.all(axis=0)), zero, zero
     if op in ("min", "max"):
@@ -78,18 +101,20 @@ def reduced(arrays: list[Array], op: str) -> tuple[Array, Array, Array]:
     if kind.kind in "iu":
         combine = np.add if op == "sum" else np.multiply
         return combine.reduce(stack, axis=0, dtype=kind), zero, zero
-    wide = stack.astype(np.float64)
+    wide = stack.astype(np.complex128 if kind.kind == "c" else np.float64)
     exact = np.multiply.reduce(wide, axis=0) if op == "prod" else np.add.reduce(wide, axis=0)
     scale = np.abs(exact) if op == "prod" else np.add.reduce(np.abs(wide), axis=0)
     if op == "avg":
         exact, scale = exact / n, scale / n
-    u = rounding(kind.name)
+    part = kind.type(0).real.dtype if kind.kind == "c" else kind  # what rounds is a part of a complex number
+    u = rounding(part.name)
     inner = min(u, rounding("float32"))  # halves are combined in float32
-    tiny = float(ml_dtypes.finfo(kind).smallest_subnormal)
+    tiny = float(ml_dtypes.finfo(part).smallest_subnormal)
     # One rounding per combination and one for the division; a little more because errors compound. Partial results may
     # have to travel in the type of the array, which rounds once more per combination. The reference is rounded too.
     combinations = 1.01 * (n + 1)
-    loose = combinations * (u + inner) * scale + n * tiny + 2 * combinations * rounding("float64") * scale
+    compounded = (1 + u + inner) ** (n + 1) - 1
+    loose = 1.01 * compounded * scale + n * tiny + 2 * combinations * rounding("float64") * scale
     tight = (
         combinations * inner * scale + 1.01 * u * np.abs(exact) + tiny + 2 * combinations * rounding("float64") * scale
     )
@@ -111,11 +136,11 @@ def wrong(result: Array, exact: Array, tolerance: Array) -> str:
         return f"shape {result.shape} instead of {exact.shape}"
     if exact.dtype == result.dtype and not tolerance.any():
         bad = result != exact
-        if result.dtype.kind not in "iub":
+        if result.dtype.kind not in "iubc":
             bad &= ~(np.isnan(result.astype(np.float64)) & np.isnan(exact.astype(np.float64)))
     else:
         with np.errstate(invalid="ignore"):
-            off = np.abs(result.astype(np.float64) - exact)
+            off = np.abs(result.astype(np.complex128 if result.dtype.kind == "c" else np.float64) - exact)
         bad = ~(off <= tolerance)
     where = np.flatnonzero(bad)
     if where.size == 0:

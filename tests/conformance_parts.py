@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from conformance import POISON, Array, assert_transport, canonical, expected, inputs, numpy_dtype, wrong
+from conformance import FLOAT8, POISON, Array, assert_transport, canonical, expected, inputs, numpy_dtype, wrong
 
 PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 ROOTED = ("gather", "scatter")
@@ -55,8 +55,8 @@ class Case(NamedTuple):
 def guarded(shape: Shape, dtype: str, layout: str) -> tuple[Array, Array]:
     """A store of poisoned bytes, and an array in the midst of it."""
     kind, count = numpy_dtype(dtype), math.prod(shape)
-    # bfloat16 has no byte order.
-    layout = "strided" if (dtype, layout) == ("bfloat16", "big-endian") else layout
+    # The types of ml_dtypes have no byte order.
+    layout = "strided" if layout == "big-endian" and dtype in ("bfloat16", *FLOAT8) else layout
     spread = 2 if layout == "strided" else 1
     begin = GUARD + (layout == "unaligned")
     store = np.full(begin + spread * count * kind.itemsize + GUARD, 1 if dtype == "bool" else POISON, np.uint8)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from pool import Pools
@@ -35,17 +36,17 @@ CALLS: dict[str, Bad] = {
     "object dtype": (of_dtype(object), TypeError, ["object", ACCEPTED]),
     "string dtype": (of_dtype("U3"), TypeError, ["<U3", ACCEPTED]),
     "bytes dtype": (of_dtype("S3"), TypeError, ["S3", ACCEPTED]),
-    "complex": (of_dtype(np.complex64), TypeError, ["complex64", ACCEPTED]),
+    "long complex": (of_dtype(np.clongdouble), TypeError, ["complex256", ACCEPTED]),
     "long double": (of_dtype(np.longdouble), TypeError, ["float128", ACCEPTED]),
     "datetime": (of_dtype("M8[s]"), TypeError, ["datetime64", ACCEPTED]),
     "structured": (of_dtype([("a", "f4")]), TypeError, ["'a'", ACCEPTED]),
-    "float8": (lambda c: c.all_reduce(np.zeros(3, "float8_e5m2")), TypeError, ["float8_e5m2", ACCEPTED]),
+    "another float8": (of_dtype(ml_dtypes.float8_e4m3fnuz), TypeError, ["float8_e4m3fnuz", ACCEPTED, "float8_e5m2"]),
     "object dtype in a list": (
         lambda c: c.all_reduce([one(), one(object)]),
         TypeError,
         ["object", "tensor 1", ACCEPTED],
     ),
-    "complex broadcast": (lambda c: c.broadcast(one(np.complex128)), TypeError, ["complex128", ACCEPTED]),
+    "long double broadcast": (lambda c: c.broadcast(one(np.longdouble)), TypeError, ["float128", ACCEPTED]),
     "object broadcast": (lambda c: c.broadcast(one(object)), TypeError, ["object", ACCEPTED]),
     "read-only in place": (lambda c: c.all_reduce(read_only()), ValueError, ["read-only", "out="]),
     "read-only in a list": (lambda c: c.all_reduce([one(), read_only()]), ValueError, ["read-only", "tensor 1"]),
@@ -74,9 +75,16 @@ CALLS: dict[str, Bad] = {
     "op an array": (lambda c: c.all_reduce(one(), one()), TypeError, ["op", "ndarray", "str"]),
     "unknown algorithm": (lambda c: c.all_reduce(one(), algorithm="fastest"), ValueError, ["fastest", "ALGORITHMS"]),
     "algorithm not text": (lambda c: c.all_reduce(one(), algorithm=3), TypeError, ["algorithm", "3", "str"]),
-    "avg of ints": (lambda c: c.all_reduce(one(np.int32), "avg"), TypeError, ["avg", "int32"]),
+    "avg of ints": (
+        lambda c: c.all_reduce(one(np.int32), "avg"),
+        TypeError,
+        ["'avg' has no meaning for dtype int32", "int32 takes sum, prod", "avg takes float16", "float8_e5m2"],
+    ),
     "avg of bools": (lambda c: c.reduce(one(bool), "avg"), TypeError, ["avg", "bool"]),
     "avg of ints in a list": (lambda c: c.all_reduce([one(np.uint8)], "avg"), TypeError, ["avg", "uint8"]),
+    "max of complex": (lambda c: c.all_reduce(one("c8"), "max"), TypeError, ["'max'", "complex64 takes sum, avg"]),
+    "bits of floats": (lambda c: c.reduce(one(), "bitwise_or"), TypeError, ["'bitwise_or'", "float32", "and bool"]),
+    "no factor": (lambda c: c.all_reduce(one(), "premul_sum"), ValueError, ["premul_sum", "factor"]),
     "wrong keyword": (lambda c: c.all_reduce(one(), opp="sum"), TypeError, ["opp", "all_reduce"]),
     "op for broadcast": (lambda c: c.broadcast(one(), op="sum"), TypeError, ["op", "broadcast"]),
     "root for all_reduce": (lambda c: c.all_reduce(one(), root=0), TypeError, ["root", "all_reduce"]),

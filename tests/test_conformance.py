@@ -6,7 +6,20 @@ import random
 from typing import Any
 
 import pytest
-from conformance import DTYPES, FLOATS, MEANINGFUL, Case, judge, numpy_dtype, usable_algorithms
+from conformance import (
+    BITWISE,
+    COMPLEX,
+    DTYPES,
+    FLOAT8,
+    FLOATS,
+    LOGICAL,
+    MEANINGFUL,
+    OPS,
+    Case,
+    judge,
+    numpy_dtype,
+    usable_algorithms,
+)
 from pool import Pools
 
 SIZES = range(1, 9)
@@ -90,4 +103,5 @@ def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
 
 def test_the_matrix_is_complete() -> None:
     assert {d for d, _ in MEANINGFUL} == set(DTYPES)
-    assert {(d, "avg") for d in FLOATS} <= set(MEANINGFUL)
+    assert {(d, "avg") for d in (*FLOATS, *COMPLEX, *FLOAT8)} <= set(MEANINGFUL)
+    assert {o for _, o in MEANINGFUL} == {*OPS, *LOGICAL, *BITWISE}

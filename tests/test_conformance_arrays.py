@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance import DTYPES, Array, assert_transport, numpy_dtype, reduced, usable_algorithms, values, wrong
+from conformance import (
+    COMPLEX,
+    DTYPES,
+    FLOAT8,
+    Array,
+    assert_transport,
+    numpy_dtype,
+    reduced,
+    usable_algorithms,
+    values,
+    wrong,
+)
 from pool import Pools
 
 TRANSPORTS = ["local", "shm", "tcp"]
@@ -69,10 +80,10 @@ def layouts(comm: Any, seed: int) -> list[str]:
         for inner in LAYOUTS:
             for outer in (None, *LAYOUTS):
                 dtype = rng.choice(DTYPES)
-                if dtype == "bfloat16" and "big-endian" in (inner, outer):
+                if dtype in ("bfloat16", *FLOAT8) and "big-endian" in (inner, outer):
                     dtype = "float16"
                 collective = rng.choice(["all_reduce", "broadcast", "reduce"])
-                op = rng.choice(["sum", "min", "max"])
+                op = rng.choice(["sum", "min", "max"]) if dtype not in COMPLEX else "sum"
                 root = rng.randrange(comm.size)
                 sources = [shaped(dtype, shape, r, seed) for r in range(comm.size)]
                 x = LAYOUTS[inner](sources[comm.rank])

@@ -19,6 +19,7 @@ from pool import Pools
 
 TRANSPORTS = ("local", "shm", "tcp")
 GROUPS = [(1, "local")] + [(n, t) for t in TRANSPORTS for n in range(2, 9)]
+TINY = [(n, "local") for n in (2, 3, 5, 8)] + [(2, "tcp"), (3, "shm"), (5, "tcp")]
 INLINE, SLOT, SEGMENT = 40, 128 << 10, 256 << 10  # bytes: where the algorithms change their ways
 WIDTHS = ("uint8", "float16", "int32", "float64", "bool")  # for collectives that only move
 FORMS = ("new", "out", "in place")
@@ -56,7 +57,9 @@ def small_cases(rng: random.Random, algorithms: list[tuple[str, str]], n: int) -
     patterns = small_patterns(n)
     for collective, algorithm in algorithms:
         if collective == "reduce_scatter":
-            chosen = [(d, o, rng.choice(patterns), 0) for d, o in MEANINGFUL]
+            # All of them in small groups; in large ones a third for each algorithm.
+            pairs = MEANINGFUL if n <= 4 else rng.sample(MEANINGFUL, len(MEANINGFUL) // 3)
+            chosen = [(d, o, rng.choice(patterns), 0) for d, o in pairs]
             chosen += [("float32", "sum", p, 0) for p in patterns]
         elif collective in ROOTED:
             chosen = [(rng.choice(WIDTHS), "sum", p, root) for p in patterns for root in range(n)]
@@ -72,7 +75,8 @@ def small_cases(rng: random.Random, algorithms: list[tuple[str, str]], n: int) -
 
 def test_everything_small(group: Any) -> None:
     cases = list(small_cases(rng_of(group), group.run(usable_algorithms)[0], group.size))
-    assert {(c.dtype, c.op) for c in cases if c.collective == "reduce_scatter"} == set(MEANINGFUL)
+    if group.size <= 4:
+        assert {(c.dtype, c.op) for c in cases if c.collective == "reduce_scatter"} == set(MEANINGFUL)
     assert {(c.collective, c.root) for c in cases} >= {(c, r) for c in ROOTED for r in range(group.size)}
     assert any(c.scalar and 1 in c.rows[0] and c.trailing == ((),) for c in cases)
     judge(group, cases, 16_000)
@@ -125,7 +129,7 @@ def test_large(group: Any) -> None:
     judge(group, share(rng, cases, 3), 100_003 * max(4, n))
 
 
-@pytest.mark.parametrize(("n", "transport"), [(n, t) for t in TRANSPORTS for n in (2, 3, 5)] + [(8, "local")])
+@pytest.mark.parametrize(("n", "transport"), TINY)
 def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
     """Boxes so small that small parts go round them many times, and some in which no chunk for each reader fits."""
     group = pools.get(n, transport, slot_bytes=192, slots=2, segment_bytes=64)
@@ -208,7 +212,7 @@ def same_bits(comm: Any, dtype: str, op: str, rows: list[list[int]]) -> list[Any
 
 
 @pytest.mark.parametrize(("dtype", "op"), [("float32", "sum"), ("float16", "avg"), ("bfloat16", "prod")])
-@pytest.mark.parametrize("n", [3, 5])
+@pytest.mark.parametrize("n", [2, 5])
 def test_deterministic_reduce_scatter_is_a_slice_of_all_reduce(pools: Pools, n: int, dtype: str, op: str) -> None:
     """On every transport, and the same bits on all of them."""
     patterns = [[3], [0, 5, 1], [1000], [0, 20_000], [1]]

@@ -1,9 +1,34 @@
-"""Reading the launch environment."""
+"""The table of environment variables, and reading the launch environment."""
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import collectives
 import numpy as np
 import pytest
-from collectives._environment import DEFAULT_HEAP, START_TIMEOUT, Environment, read_environment, read_symmetric_heap
+from collectives import _core
+from collectives._environment import (
+    DEFAULT_HEAP,
+    MAX_SIZE,
+    START_TIMEOUT,
+    TRANSPORTS,
+    VARIABLES,
+    Environment,
+    read_environment,
+    read_num_threads,
+    read_symmetric_heap,
+    unknown_variables,
+    variables_set,
+    warn_of_unknown_variables,
+)
+from collectives._world import DEFAULT_TIMEOUT
+from collectives.launch.info import format_info, info
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = {entry["name"]: entry for entry in _core.environment_variables()}
 
 JOB = {
     "COLLECTIVES_RANK": "1",
@@ -128,3 +153,131 @@ def test_the_symmetric_heap_of_this_process(monkeypatch):
     monkeypatch.setenv("COLLECTIVES_SYMMETRIC_HEAP", "some")
     with pytest.raises(ValueError, match="COLLECTIVES_SYMMETRIC_HEAP is 'some'"):
         collectives.local_group(1)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def variables_in(sources: dict[Path, str]) -> dict[Path, set[str]]:
+    """Names with our prefix in each file, without those of macros."""
+    macros = {m for text in sources.values() for m in re.findall(r"#\s*define\s+(COLLECTIVES_\w+)", text)}
+    assert not macros & TABLE.keys()
+    # The last letter leaves out the prefix by itself, from which names are put together.
+    return {path: set(re.findall(r"\bCOLLECTIVES_[A-Z_]*[A-Z]\b", text)) - macros for path, text in sources.items()}
+
+
+def test_every_variable_that_is_mentioned_is_in_the_table():
+    sources = {path: path.read_text() for path in (ROOT / "csrc").rglob("*") if path.suffix in (".cc", ".h")}
+    modules = {path: path.read_text() for path in (ROOT / "python").rglob("*.py")}
+    for names in (variables_in(sources), variables_in(modules)):
+        assert set().union(*names.values()) & TABLE.keys(), "the search finds nothing"
+        unknown = {str(path): sorted(found - TABLE.keys()) for path, found in names.items() if found - TABLE.keys()}
+        assert not unknown
+
+
+class Recorder(dict):
+    """An environment that remembers which variables were asked for."""
+
+    def __init__(self):
+        super().__init__(JOB, COLLECTIVES_RANK="0", COLLECTIVES_RENDEZVOUS_FD="5")
+        self.read = set()
+
+    def get(self, name, default=None):
+        self.read.add(name)
+        return super().get(name, default)
+
+
+def test_every_variable_is_read_where_the_table_says():
+    recorder = Recorder()
+    read_environment(environ=recorder)
+    read_symmetric_heap(recorder)
+    read_num_threads(recorder)
+    readers = dict.fromkeys(recorder.read, "python/collectives/_environment.py")
+    for path in (ROOT / "csrc").rglob("*.cc"):
+        for name in re.findall(r'\benvironment(?:_integer)?\("(\w+)"', path.read_text()):
+            assert name not in readers, f"{name} is read in two places"
+            readers[name] = path.relative_to(ROOT).as_posix()
+    assert readers == {name: entry["reader"] for name, entry in TABLE.items()}
+
+
+def test_the_table_says_what_the_readers_do():
+    assert tuple(TABLE) == VARIABLES
+    heap = "COLLECTIVES_SYMMETRIC_HEAP"
+    assert read_symmetric_heap({heap: TABLE[heap]["default"].strip("`")}) == DEFAULT_HEAP
+    assert re.findall(r"`(\w+)`", TABLE["COLLECTIVES_TRANSPORT"]["accepted"]) == list(TRANSPORTS)
+    assert TABLE["COLLECTIVES_TRANSPORT"]["default"] == f"`{Environment().transport}`"
+    assert TABLE["COLLECTIVES_SIZE"]["accepted"] == f"integer from 1 to {MAX_SIZE}"
+    wanted = f"{START_TIMEOUT:g} for starting, {DEFAULT_TIMEOUT:g} for a collective"
+    assert TABLE["COLLECTIVES_TIMEOUT"]["default"] == wanted
+    accepted = re.findall(r"`(\w+)`", TABLE["COLLECTIVES_ISA"]["accepted"])
+    assert set(_core._isas()) <= set(accepted)
+    sources = "".join(path.read_text() for path in (ROOT / "csrc" / "reduce").glob("*.cc"))
+    assert set(accepted) == set(re.findall(r'RegisterReducer \w+\(\{"(\w+)"', sources))
+
+
+def test_a_variable_outside_the_table_is_refused():
+    with pytest.raises(AssertionError, match="COLLECTIVES_NEW is not in the table"):
+        collectives._environment._lookup({"COLLECTIVES_NEW": "1"}, "COLLECTIVES_NEW")
+
+
+def test_the_page_is_that_of_the_table():
+    command = [sys.executable, ROOT / "tools" / "make_environment_page.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"run tools/make_environment_page.py\n{done.stdout}{done.stderr}"
+
+
+# --- variables that nobody knows ------------------------------------------------------------------------------------
+
+TYPOS = {"COLLECTIVES_TIMOUT": "COLLECTIVES_TIMEOUT", "COLLECTIVES_rank": "COLLECTIVES_RANK", "COLLECTIVES_QQQ": ""}
+
+
+def test_unknown_variables():
+    assert unknown_variables({**JOB, **dict.fromkeys(TYPOS, "1"), "OTHER": "1"}) == TYPOS
+    assert unknown_variables(JOB) == {}
+
+
+def test_one_warning_for_all_unknown_variables():
+    with pytest.warns(RuntimeWarning) as caught:
+        warn_of_unknown_variables(stacklevel=1, environ=dict.fromkeys(TYPOS, "a secret"))
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert "COLLECTIVES_TIMOUT (did you mean COLLECTIVES_TIMEOUT?)" in text
+    assert "COLLECTIVES_QQQ, " in text
+    assert all(name in text for name in TABLE)  # since one of them resembles nothing
+    assert "a secret" not in text
+
+
+def test_init_warns(monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_TIMOUT", "1")
+    with pytest.warns(
+        RuntimeWarning, match=r"unknown.* COLLECTIVES_TIMOUT \(did you mean COLLECTIVES_TIMEOUT"
+    ) as caught:
+        collectives.init(rank=0, size=1).close()
+    assert [Path(w.filename) for w in caught] == [Path(__file__)]  # where init is called
+
+
+def test_init_does_not_warn_of_what_it_knows(monkeypatch):
+    for name in TABLE:
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("COLLECTIVES_TIMEOUT", "9")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collectives.init().close()
+
+
+def test_info_shows_the_variables(monkeypatch):
+    for name in TABLE:
+        monkeypatch.delenv(name, raising=False)
+    assert info()["environment"] == {}
+    assert "no variable of collectives is set" in format_info(info())
+    monkeypatch.setenv("COLLECTIVES_TIMEOUT", "9")
+    monkeypatch.setenv("COLLECTIVES_TOKEN", "a secret")
+    monkeypatch.setenv("COLLECTIVES_RANK", "")
+    monkeypatch.setenv("COLLECTIVES_TOKE", "another secret")
+    found = info()
+    assert found["environment"] == {"COLLECTIVES_TOKEN": "(not shown)", "COLLECTIVES_TIMEOUT": "9"} == variables_set()
+    assert found["unknown_environment"] == {"COLLECTIVES_TOKE": "COLLECTIVES_TOKEN"}
+    text = format_info(found)
+    assert re.search(r"COLLECTIVES_TIMEOUT +9\n", text)
+    assert re.search(r"COLLECTIVES_TOKE +unknown.*did you mean COLLECTIVES_TOKEN\?", text)
+    assert "secret" not in f"{text}{found}"

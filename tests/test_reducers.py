@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,131 +12,52 @@ import pytest
 from collectives import _core
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-ISAS: list[str] = _core._isas()
-FLOATS = ["float16", "bfloat16", "float32", "float64"]
-INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-DTYPES = [*FLOATS, *INTEGERS, "bool"]
-OPS = ["sum", "avg", "prod", "min", "max"]
-MEANINGFUL = [(d, o) for d in DTYPES for o in OPS if o != "avg" or d in FLOATS]
-# Around the widths of all vectors, their unrolled steps and the blocks of partial results.
-COUNTS = [0, 1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255, 257, 511, 513, 1025, 1541]
-
-Array = np.ndarray[Any, Any]
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-
-
-def is_half(dtype: str) -> bool:
-    return dtype in ("float16", "bfloat16")
-
-
-def run(
-    isa: str,
-    dtype: str,
-    op: str,
-    sources: Sequence[Array],
-    destinations: Sequence[Array],
-    count: int,
-    *,
-    finish: bool = True,
-    divisor: float = 1.0,
-) -> None:
-    addresses = [a.ctypes.data for a in sources], [a.ctypes.data for a in destinations]
-    _core._reduce(isa, dtype, op, finish, divisor, *addresses, count)
-
-
-def reduced(
-    isa: str, dtype: str, op: str, sources: Sequence[Array], *, finish: bool = True, divisor: float = 1.0
-) -> Array:
-    out = np.empty_like(sources[0])
-    run(isa, dtype, op, sources, [out], out.size, finish=finish, divisor=divisor)
-    return out
-
-
-def unaligned(array: Array) -> Array:
-    """A copy that is aligned to its elements and to nothing more, between guards."""
-    store = np.full(array.size + 130, 1, dtype=array.dtype)
-    offset = 65 if store.ctypes.data % 64 == 0 else 64
-    view = store[offset : offset + array.size]
-    view[:] = array
-    return view
-
-
-def samples(dtype: str, count: int, seed: int) -> Array:
-    rng = np.random.default_rng(seed)
-    if dtype == "bool":
-        return rng.integers(0, 2, count).astype(bool)
-    if dtype in INTEGERS:
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
-    return (rng.standard_normal(count) * np.exp2(rng.integers(-3, 4, count))).astype(numpy_dtype(dtype))
-
-
-def combine(op: str, a: Array, b: Array) -> Array:
-    if a.dtype == np.bool_:
-        return a | b if op in ("sum", "max") else a & b
-    if op in ("sum", "avg"):
-        return a + b
-    if op == "prod":
-        return a * b
-    return np.minimum(a, b) if op == "min" else np.maximum(a, b)
-
-
-def tree(op: str, values: Sequence[Array]) -> Array:
-    if len(values) == 1:
-        return values[0]
-    middle = (len(values) + 1) // 2
-    return combine(op, tree(op, values[:middle]), tree(op, values[middle:]))
-
-
-def model(dtype: str, op: str, sources: Sequence[Array], divisor: float = 1.0) -> Array:
-    """The result, to the last bit: the canonical tree, in float32 for halves, rounded once."""
-    with np.errstate(all="ignore"):
-        wide = [s.astype(np.float32) for s in sources] if is_half(dtype) else list(sources)
-        result = tree(op, wide)
-        if op == "avg":
-            result = result / result.dtype.type(divisor)
-        return result.astype(numpy_dtype(dtype))
-
-
-def bits(array: Array) -> Array:
-    """The representation, with every NaN made the same: which payload survives is up to the processor."""
-    if array.dtype.kind in "iub":
-        return array
-    representation = array.view(f"u{array.itemsize}").copy()
-    with np.errstate(invalid="ignore"):
-        nan = np.isnan(array.astype(np.float64))
-    representation[nan] = np.iinfo(representation.dtype).max
-    return representation
-
-
-def assert_same(actual: Array, expected: Array) -> None:
-    np.testing.assert_array_equal(bits(actual), bits(expected))
+from reducing import (
+    ARITHMETIC,
+    COMPLEX,
+    COUNTS,
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    ISAS,
+    MEANINGFUL,
+    NARROW,
+    OPS,
+    REPRESENTATIVE,
+    assert_same,
+    every_value,
+    model,
+    numpy_dtype,
+    reduced,
+    run,
+    samples,
+    unaligned,
+)
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("dtype", "op"), MEANINGFUL)
-class TestEveryKernel:
-    def test_matches_the_tree_model(self, isa: str, dtype: str, op: str) -> None:
-        for n in range(1, 10):
-            full = [samples(dtype, max(COUNTS), 100 * n + k) for k in range(n)]
-            for count in COUNTS:
-                sources = [unaligned(s[:count]) for s in full]
-                assert_same(reduced(isa, dtype, op, sources, divisor=n), model(dtype, op, sources, n))
+def test_matches_the_tree_model(isa: str, dtype: str, op: str) -> None:
+    for n in range(1, 10):
+        full = [samples(dtype, max(COUNTS), 100 * n + k, op) for k in range(n)]
+        for count in COUNTS:
+            sources = [unaligned(s[:count]) for s in full]
+            assert_same(reduced(isa, dtype, op, sources, divisor=n), model(dtype, op, sources, n))
 
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("dtype", "op"), REPRESENTATIVE)
+class TestEveryPath:
     @pytest.mark.parametrize("n", [10, 16, 17, 31, 64, 100])
     def test_matches_the_tree_model_for_many_sources(self, isa: str, dtype: str, op: str, n: int) -> None:
         for count in (1, 7, 511, 512, 513, 1541):
-            sources = [samples(dtype, count, k) for k in range(n)]
+            sources = [samples(dtype, count, k, op) for k in range(n)]
             assert_same(reduced(isa, dtype, op, sources, divisor=n), model(dtype, op, sources, n))
 
     def test_destination_may_be_a_source(self, isa: str, dtype: str, op: str) -> None:
         for n in (1, 2, 3, 5, 8, 9, 17):
             for count in (1, 3, 17, 65, 1541):
-                original = [samples(dtype, count, k) for k in range(n)]
+                original = [samples(dtype, count, k, op) for k in range(n)]
                 expected = model(dtype, op, original, n)
                 for aliased in {0, n // 2, n - 1}:
                     sources = [s.copy() for s in original]
@@ -151,7 +70,7 @@ class TestEveryKernel:
     def test_several_destinations(self, isa: str, dtype: str, op: str, destinations: int) -> None:
         for n in (1, 2, 4, 7, 8, 11):
             for count in (0, 1, 13, 129, 1541, 20011):
-                sources = [samples(dtype, count, k) for k in range(n)]
+                sources = [samples(dtype, count, k, op) for k in range(n)]
                 expected = model(dtype, op, sources, n)
                 out = [np.ones_like(sources[0]) for _ in range(destinations)]
                 out[-1] = sources[-1]  # the last one in place
@@ -162,24 +81,32 @@ class TestEveryKernel:
     def test_writes_only_its_elements(self, isa: str, dtype: str, op: str) -> None:
         for n in (1, 2, 9):
             for count in COUNTS:
-                sources = [samples(dtype, count, k) for k in range(n)]
+                sources = [samples(dtype, count, k, op) for k in range(n)]
                 guarded = np.ones(count + 128, dtype=numpy_dtype(dtype))
                 run(isa, dtype, op, sources, [guarded[64:]], count, divisor=n)
                 assert np.all(guarded[:64] == 1)
                 assert np.all(guarded[64 + count :] == 1)
 
     def test_finish_alone_divides(self, isa: str, dtype: str, op: str) -> None:
-        sources = [samples(dtype, 77, k) for k in range(3)]
+        sources = [samples(dtype, 77, k, op) for k in range(3)]
         unfinished = reduced(isa, dtype, op, sources, finish=False, divisor=3)
         assert_same(unfinished, model(dtype, "sum" if op == "avg" else op, sources))
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in FLOATS])
-def test_average_of_integers_has_no_kernel(isa: str, dtype: str) -> None:
-    for finish in (False, True):
-        with pytest.raises((TypeError, ValueError), match="no kernel for op avg"):
-            _core._reduce(isa, dtype, "avg", finish, 1.0, [], [], 0)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_has_no_meaning_has_no_kernel(isa: str, dtype: str) -> None:
+    for op in OPS:
+        assert _core._has_kernel(op, dtype) == ((dtype, op) in MEANINGFUL)
+        if (dtype, op) not in MEANINGFUL:
+            for finish in (False, True):
+                with pytest.raises(TypeError, match=f"no kernel for op {op} of dtype {dtype}"):
+                    _core._reduce(isa, dtype, op, finish, 1.0, [], [], 0)
+
+
+def test_every_type_and_operation_is_here() -> None:
+    assert set(_core._dtype_names()) == set(DTYPES)
+    assert set(_core._op_names()) == set(OPS)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -199,9 +126,9 @@ def test_integers_wrap_exactly(isa: str, dtype: str, n: int) -> None:
 def test_sums_are_close_to_float64(isa: str, dtype: str) -> None:
     sources = [samples(dtype, 1000, k) for k in range(9)]
     wide = np.array([s.astype(np.float64) for s in sources])
-    # Halves: float32 partials cost next to nothing beside the one rounding at the end.
-    tolerance = np.abs(wide).sum(0) * 8 * float(ml_dtypes.finfo("float32" if is_half(dtype) else dtype).eps)
-    if is_half(dtype):
+    # What is narrower than float32: float32 partials cost next to nothing beside the one rounding at the end.
+    tolerance = np.abs(wide).sum(0) * 8 * float(ml_dtypes.finfo("float32" if dtype in NARROW else dtype).eps)
+    if dtype in NARROW:
         tolerance += np.abs(wide.sum(0)) * float(ml_dtypes.finfo(numpy_dtype(dtype)).eps) / 2
     error = np.abs(reduced(isa, dtype, "sum", sources).astype(np.float64) - wide.sum(0))
     assert np.all(error <= tolerance + float(ml_dtypes.finfo(numpy_dtype(dtype)).tiny))
@@ -211,7 +138,7 @@ def test_sums_are_close_to_float64(isa: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 class TestConversions:
     def test_every_value_survives(self, isa: str, dtype: str) -> None:
-        every = np.arange(65536, dtype=np.uint16).view(numpy_dtype(dtype))
+        every = every_value(dtype)
         assert_same(reduced(isa, dtype, "max", [every, every]), every)
         assert_same(reduced(isa, dtype, "avg", [every], divisor=1), every)
         negative_zero = np.full(every.size, -0.0, dtype=every.dtype)  # the neutral element: keeps -0 too
@@ -223,7 +150,7 @@ class TestConversions:
         assert_same(actual, expected)
 
     def test_one_source_is_copied_bit_by_bit(self, isa: str, dtype: str) -> None:
-        every = np.arange(65536, dtype=np.uint16).view(numpy_dtype(dtype))
+        every = every_value(dtype)
         np.testing.assert_array_equal(reduced(isa, dtype, "sum", [every]).view("u2"), every.view("u2"))
 
     def test_random_bits_round_to_nearest_even(self, isa: str, dtype: str) -> None:
@@ -254,11 +181,11 @@ class TestConversions:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", ARITHMETIC)
 def test_nan_of_any_source_is_the_result(isa: str, dtype: str, op: str) -> None:
     for n in (2, 3, 4, 8, 9, 12):
         for position in range(n):
-            for other in (1.0, np.inf, -np.inf):
+            for other in (1.0, np.inf, -np.inf) if dtype != "float8_e4m3fn" else (1.0,):  # which has no infinity
                 sources = [np.full(67, other, dtype=numpy_dtype(dtype)) for _ in range(n)]
                 sources[position][::3] = np.nan
                 actual = np.isnan(reduced(isa, dtype, op, sources, divisor=n).astype(np.float64))
@@ -266,14 +193,12 @@ def test_nan_of_any_source_is_the_result(isa: str, dtype: str, op: str) -> None:
                 assert not actual[1::3].any()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("dtype", "op"), [(d, o) for d, o in MEANINGFUL if d in (*FLOATS, *COMPLEX)])
 def test_instruction_sets_agree_bitwise(dtype: str, op: str) -> None:
     rng = np.random.default_rng(2)
     dtype_ = numpy_dtype(dtype)
-    unsigned = np.dtype(f"u{dtype_.itemsize}")
     for n in (2, 3, 7, 9, 20):
-        sources = [rng.integers(0, np.iinfo(unsigned).max, 5001, dtype=unsigned).view(dtype_) for _ in range(n)]
+        sources = [np.frombuffer(rng.bytes(5001 * dtype_.itemsize), dtype_).copy() for _ in range(n)]
         sources[0][:50] = 0.0  # both zeros: which one min returns must not depend on the width either
         sources[1][:50] = -0.0
         results = [reduced(isa, dtype, op, sources, divisor=n) for isa in ISAS]
@@ -295,7 +220,7 @@ def test_any_shape(
     case: tuple[str, str], isa: str, n: int, destinations: int, count: int, alias: int | None, seed: int
 ) -> None:
     dtype, op = case
-    sources = [unaligned(samples(dtype, count, seed + k)) for k in range(n)]
+    sources = [unaligned(samples(dtype, count, seed + k, op)) for k in range(n)]
     expected = model(dtype, op, sources, n)
     out = [unaligned(np.ones(count, dtype=numpy_dtype(dtype))) for _ in range(destinations)]
     if alias is not None:
@@ -331,7 +256,9 @@ def test_unknown_instruction_set_is_refused() -> None:
 
 
 def test_unknown_names_list_the_accepted_ones() -> None:
-    with pytest.raises(ValueError, match='unknown op "foo": accepted are sum, avg, prod, min, max'):
+    with pytest.raises(
+        ValueError, match='unknown op "foo": accepted are sum, avg, prod, min, max, premul_sum, logical_and'
+    ):
         _core._reduce(ISAS[0], "float32", "foo", True, 1.0, [], [], 0)
     with pytest.raises(ValueError, match='unknown dtype "foo": accepted are float16, bfloat16, float32, float64, int8'):
         _core._reduce(ISAS[0], "foo", "sum", True, 1.0, [], [], 0)

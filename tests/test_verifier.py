@@ -124,6 +124,20 @@ def test_parts_of_different_lengths_are_right(collective: str, algorithm: str) -
                     check(collective, algorithm, size, **case, **TINY, in_place=in_place)
 
 
+def test_rounded_partial_results_break_the_canonical_order() -> None:
+    """Of every type that is narrower than float32, and of no other."""
+    exact, narrow = ("float32", "float64", "complex64", "int8"), ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+    found = set()
+    for collective, algorithm in ALGORITHMS:
+        case = {"size": 3, "count": 100, "hosts": [0, 0, 1]}
+        if collective == "all_reduce" and not _core._unsupported(collective, algorithm, **case):
+            canonical = {d: _core._verify(collective, algorithm, **case, dtype=d)["canonical"] for d in exact + narrow}
+            verdicts = {canonical[d] for d in exact}, {canonical[d] for d in narrow}
+            assert [len(v) for v in verdicts] == [1, 1], (algorithm, canonical)
+            found.add((canonical[exact[0]], canonical[narrow[0]]))
+    assert (True, False) in found
+
+
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 def test_every_mutant_is_rejected(collective: str, algorithm: str) -> None:
     """No wait, signal, await, flush, send or receive is there for nothing, and none is missed by the verifier."""

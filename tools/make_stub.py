@@ -53,7 +53,12 @@ PARAMETERS = {
     "inputs": "list[npt.NDArray[Any]]",
     "outputs": "list[npt.NDArray[Any]]",
     "is_async": "bool",
+    "peer": "int",
+    "tag": "int",
+    "sending": "bool",
+    "arrays": "list[npt.NDArray[Any]]",
     "lengths": "list[int] | None",
+    "factor": "float | None",
 }
 
 # What pybind11 says about parameters that take anything like a number, and about containers.

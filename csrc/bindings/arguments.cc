@@ -5,6 +5,7 @@
 
 #include "bindings/arrays.h"
 #include "core/algorithm.h"
+#include "core/reducer.h"
 
 namespace collectives {
 namespace {
@@ -15,7 +16,7 @@ struct Keyword {
   PyObject* interned = nullptr;
 };
 
-std::array<Keyword, 9> g_keywords = {{{"x", &CallArguments::x},
+std::array<Keyword, 10> g_keywords = {{{"x", &CallArguments::x},
                                       {"op", &CallArguments::op},
                                       {"root", &CallArguments::root},
                                       {"out", &CallArguments::out},
@@ -23,7 +24,8 @@ std::array<Keyword, 9> g_keywords = {{{"x", &CallArguments::x},
                                       {"deterministic", &CallArguments::deterministic},
                                       {"async_op", &CallArguments::async_op},
                                       {"timeout", &CallArguments::timeout},
-                                      {"name", &CallArguments::name}}};
+                                      {"name", &CallArguments::name},
+                                       {"factor", &CallArguments::factor}}};
 
 // The positional arguments of each method, in order.
 struct Positional {
@@ -52,7 +54,7 @@ bool takes(Collective kind, PyObject* CallArguments::* field) {
     case Collective::kReduce:
       return true;
     case Collective::kBroadcast:
-      return field != &CallArguments::op && field != &CallArguments::deterministic;
+      return field != &CallArguments::op && field != &CallArguments::deterministic && field != &CallArguments::factor;
     case Collective::kBarrier:
       return field == &CallArguments::algorithm || field == &CallArguments::async_op ||
              field == &CallArguments::timeout || field == &CallArguments::name;
@@ -147,7 +149,7 @@ bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* ar
 }
 
 bool CallArguments::plain(Collective kind, Call* call) const {
-  if (given(algorithm) || given(timeout) || given(name) || (async_op != nullptr && async_op != Py_False) ||
+  if (given(algorithm) || given(timeout) || given(name) || given(factor) || (async_op != nullptr && async_op != Py_False) ||
       (deterministic != nullptr && deterministic != Py_False && deterministic != Py_True)) {
     return false;
   }
@@ -201,8 +203,8 @@ bool CallArguments::plain(Collective kind, Call* call) const {
     return false;
   }
   call->dtype = static_cast<DType>(type);
-  // avg of integers has no meaning; the general path says so.
-  if (call->op == Op::kAvg && !is_floating(call->dtype)) {
+  // avg of integers, say, has no meaning, and premul_sum needs factors; the general path says so.
+  if (!has_kernel(call->op, call->dtype) || call->op == Op::kPremulSum) {
     return false;
   }
   call->input.assign(1, span_of(array));

@@ -18,6 +18,7 @@ struct CallArguments {
   PyObject* async_op = nullptr;
   PyObject* timeout = nullptr;
   PyObject* name = nullptr;
+  PyObject* factor = nullptr;
 
   // Fills `call` and returns true when the call is blocking and works on one plain array in place, or on two. Anything
   // else, also anything wrong, is for the general path.

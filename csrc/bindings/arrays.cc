@@ -2,12 +2,21 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
+
 namespace collectives {
 namespace {
 
 namespace py = pybind11;
 
-int g_bfloat16 = -1;  // ml_dtypes gets its number when it registers
+// The types of ml_dtypes get their numbers when it registers them.
+struct Registered {
+  const char* name;
+  DType dtype;
+  int number = -1;
+};
+std::array<Registered, 3> g_registered = {
+    {{"bfloat16", DType::kBFloat16}, {"float8_e4m3fn", DType::kFloat8E4M3FN}, {"float8_e5m2", DType::kFloat8E5M2}}};
 
 constexpr int from_type_number(int number) {
   switch (number) {
@@ -39,6 +48,10 @@ constexpr int from_type_number(int number) {
       return static_cast<int>(DType::kInt64);
     case NPY_ULONGLONG:
       return static_cast<int>(DType::kUInt64);
+    case NPY_CFLOAT:
+      return static_cast<int>(DType::kComplex64);
+    case NPY_CDOUBLE:
+      return static_cast<int>(DType::kComplex128);
     default:
       return -1;
   }
@@ -47,14 +60,24 @@ constexpr int from_type_number(int number) {
 }  // namespace
 
 void load_dtypes() {
-  const py::object bfloat16 =
-      py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));
-  g_bfloat16 = bfloat16.attr("num").cast<int>();
+  const py::module_ numpy = py::module_::import("numpy");
+  const py::module_ ml_dtypes = py::module_::import("ml_dtypes");
+  for (Registered& type : g_registered) {
+    type.number = numpy.attr("dtype")(ml_dtypes.attr(type.name)).attr("num").cast<int>();
+  }
 }
 
 int dtype_of(PyArrayObject* array) {
   const int number = PyArray_TYPE(array);
-  return number == g_bfloat16 ? static_cast<int>(DType::kBFloat16) : from_type_number(number);
+  if (number < NPY_USERDEF) {
+    return from_type_number(number);
+  }
+  for (const Registered& type : g_registered) {
+    if (type.number == number) {
+      return static_cast<int>(type.dtype);
+    }
+  }
+  return -1;
 }
 
 bool is_plain(PyArrayObject* array) {

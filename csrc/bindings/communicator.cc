@@ -68,7 +68,7 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
     return nullptr;
   }
   PyObject* arguments[] = {self,       name,      a.x,   a.op, a.root, a.out, a.algorithm, a.deterministic,
-                           a.async_op, a.timeout, a.name};
+                           a.async_op, a.timeout, a.name, a.factor};
   for (PyObject*& argument : arguments) {
     argument = argument == nullptr ? Py_None : argument;
   }
@@ -156,21 +156,31 @@ PyObject* start(PyObject* self, PyObject* args) {
   }
 }
 
+PyObject* start_send_or_receive(PyObject* self, PyObject* args) {
+  try {
+    return start_message(*reinterpret_cast<PyCommunicator*>(self)->communicator, self, args);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
 #define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None"
 
 PyMethodDef g_methods[] = {
     {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS,
-     "all_reduce($self, x, op='sum', *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "all_reduce($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
      "Reduces ``x`` over all ranks; every rank gets the result.\n\n"
      "``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It "
      "is\n"
      "reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.\n"
-     "``op``: sum, avg, prod, min or max. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.\n\n"
+     "``op``: sum, avg, prod, min, max, and logical_and, logical_or, logical_xor, bitwise_and, bitwise_or or\n"
+     "bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.\n\n"
      "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, "
      "PeerError\n"
      "when a rank is gone, DeadlineError after ``timeout``."},
     {"reduce", as_function<Collective::kReduce>(), METH_FASTCALL | METH_KEYWORDS,
-     "reduce($self, x, op='sum', root=0, *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "reduce($self, x, op='sum', root=0, *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
      "Reduces ``x`` over all ranks; only ``root`` gets the result, in ``x`` or ``out``. See ``all_reduce``."},
     {"broadcast", as_function<Collective::kBroadcast>(), METH_FASTCALL | METH_KEYWORDS,
      "broadcast($self, x, root=0, *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
@@ -180,9 +190,12 @@ PyMethodDef g_methods[] = {
      "Returns when all ranks have called it."},
     {"_start", start, METH_VARARGS,
      "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
-     "lengths)\n"
+     "lengths, factor)\n"
      "--\n\n"
      "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
+    {"_start_message", start_send_or_receive, METH_VARARGS,
+     "_start_message($self, peer, tag, sending, arrays, timeout, name, is_async)\n--\n\n"
+     "Starts a message to or from another rank and returns its Work."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef g_members[] = {

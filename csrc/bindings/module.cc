@@ -4,13 +4,19 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "bindings/arrays.h"
 #include "bindings/communicator.h"
 #include "bindings/errors.h"
 #include "bindings/numpy_api.h"
 #include "bindings/reduce_testing.h"
+#include "bindings/replicas.h"
 #include "bindings/verify_testing.h"
 #include "bindings/work.h"
+#include "core/environment.h"
 #include "core/reducer.h"
 
 namespace py = pybind11;
@@ -26,11 +32,27 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_communicator(m);
   collectives::bind_connect(m);
   collectives::bind_groups(m);
+  collectives::bind_replicas(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);
   m.def(
       "isa", [] { return std::string(collectives::best_reducer().isa); },
       "The instruction set of the reducers in use.");
+  m.def(
+      "environment_variables",
+      [] {
+        std::vector<std::map<std::string, std::string>> table;
+        for (const auto& [name, accepted, fallback, meaning, reader] : collectives::kEnvironmentVariables) {
+          table.push_back({{"name", std::string(name)},
+                           {"accepted", std::string(accepted)},
+                           {"default", std::string(fallback)},
+                           {"meaning", std::string(meaning)},
+                           {"reader", std::string(reader)}});
+        }
+        return table;
+      },
+      "The environment variables that the library knows: name, accepted, default, meaning, and the file that reads "
+      "it.");
   m.def("build_info", [] {
     py::dict info;
     info["compiler"] = __VERSION__;

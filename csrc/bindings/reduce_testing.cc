@@ -55,6 +55,22 @@ void reduce_addresses(const std::string& isa, const std::string& dtype, const st
   kernel(to.data(), static_cast<int>(to.size()), from.data(), static_cast<int>(from.size()), count, divisor);
 }
 
+void scale_addresses(const std::string& isa, const std::string& dtype, double factor, std::uintptr_t source,
+                     std::uintptr_t destination, std::size_t count) {
+  const ScaleFunction kernel = find_reducer(isa).scale(parse_dtype(dtype));
+  if (kernel == nullptr) throw ArgumentTypeError("no kernel that scales dtype " + dtype);
+  const auto from = pointers<const void*>({source});
+  const auto to = pointers<void*>({destination});
+  kernel(to[0], from[0], count, factor);
+}
+
+template <class Enum>
+std::vector<std::string> names(int count) {
+  std::vector<std::string> result;
+  for (int i = 0; i < count; ++i) result.emplace_back(name(static_cast<Enum>(i)));
+  return result;
+}
+
 }  // namespace
 
 void bind_reduce_testing(pybind11::module_& m) {
@@ -66,6 +82,15 @@ void bind_reduce_testing(pybind11::module_& m) {
   m.def("_reduce", &reduce_addresses, py::arg("isa"), py::arg("dtype"), py::arg("op"), py::arg("finish"),
         py::arg("divisor"), py::arg("sources"), py::arg("destinations"), py::arg("count"),
         "Run one kernel over buffers given by their addresses.");
+  m.def("_scale", &scale_addresses, py::arg("isa"), py::arg("dtype"), py::arg("factor"), py::arg("source"),
+        py::arg("destination"), py::arg("count"),
+        "Multiply the elements at one address by a factor, to another or the same address.");
+  m.def("_dtype_names", [] { return names<DType>(kDTypes); }, "The element types, by number.");
+  m.def("_op_names", [] { return names<Op>(kOps); }, "The operations, by number.");
+  m.def(
+      "_has_kernel",
+      [](const std::string& op, const std::string& dtype) { return has_kernel(parse_op(op), parse_dtype(dtype)); },
+      py::arg("op"), py::arg("dtype"), "Whether an operation has a meaning for an element type, both by name.");
 }
 
 }  // namespace collectives

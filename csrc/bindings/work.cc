@@ -156,10 +156,35 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   } else {
     refuse_overlap(call.input, call.output, work->inputs.is(work->outputs));
   }
+  call.factor = tuple[11].is_none() ? 1 : tuple[11].cast<double>();
   const bool async = tuple[9].cast<bool>();
   {
     const py::gil_scoped_release unlocked;
     work->work = communicator.post(call, async);
+  }
+  return py::cast(std::move(work)).release().ptr();
+}
+
+// (peer, tag, sending, arrays, timeout, name, is_async)
+PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* args) {
+  const auto tuple = py::reinterpret_borrow<py::tuple>(args);
+  auto work = std::make_unique<PyWork>();
+  work->owner = py::reinterpret_borrow<py::object>(owner);
+  work->inputs = work->outputs = tuple[3];
+  work->communicator = &communicator;
+  Call call;
+  call.collective = Collective::kMessage;
+  call.message = {tuple[0].cast<int>(), tuple[1].cast<int>(), tuple[2].cast<bool>()};
+  call.dtype = work->inputs.empty()
+                   ? DType::kUInt8
+                   : static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(work->inputs[0].ptr())));
+  call.input = call.output = spans(work->inputs);
+  call.timeout_s = tuple[4].is_none() ? -1 : tuple[4].cast<double>();
+  call.name = tuple[5].is_none() ? std::string() : tuple[5].cast<std::string>();
+  const bool async = tuple[6].cast<bool>();
+  {
+    const py::gil_scoped_release unlocked;
+    work->work = communicator.post_message(call, async);
   }
   return py::cast(std::move(work)).release().ptr();
 }
@@ -173,8 +198,9 @@ void bind_work(py::module_& m) {
       .def_property_readonly(
           "algorithm",
           [](const PyWork& w) {
+            const Algorithm* algorithm = w.work->plan->algorithm;
             const bool alone = w.communicator->size() == 1;
-            return alone ? std::string("alone") : std::string(w.work->plan->algorithm->name);
+            return std::string(alone ? "alone" : algorithm == nullptr ? "message" : algorithm->name);
           },
           "The name of the algorithm that was chosen.")
       .def_property_readonly(

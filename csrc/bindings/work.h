@@ -12,5 +12,6 @@ void bind_work(pybind11::module_& m);
 // Communicator._start: (collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async) to a
 // Work.
 PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* args);
+PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* args);
 
 }  // namespace collectives

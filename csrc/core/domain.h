@@ -5,7 +5,7 @@
 //   headers   kHeaderLines header lines, the line of collective s at s % kHeaderLines
 //   flags     kFlags * slots words, each in a cache line of its own
 //   box       `slots` slots that copies and reductions of peers read and write
-//   fifos     one ring of cells to each peer, for messages
+//   fifos     two rings of cells to each peer, for messages
 //   heap      symmetric memory
 //   arena     only in the segments of a world: where the segments of its groups lie, see runtime/host_memory.h
 #pragma once
@@ -59,11 +59,24 @@ struct ControlPage {
   char report[kReportBytes];
 };
 
+// Two rings of cells from each rank to each other.
+enum class Channel : std::uint8_t {
+  kCollective,  // messages of schedules, one collective at a time
+  kMail,        // messages that ranks send to each other by themselves
+};
+inline constexpr int kChannels = 2;
+
+// What a cell of the mail says.
+enum class MailKind : std::uint32_t { kData, kWelcome };
+
 struct alignas(kCacheLine) FifoCell {
   std::atomic<std::uint64_t> word;  // 1 + index of the message piece that is in the cell
-  std::uint64_t sequence;           // of the collective
+  std::uint64_t sequence;           // of the collective, or of the message
   std::uint64_t bytes;
   Signature signature;
+  // Mail only.
+  std::uint32_t communicator;
+  MailKind kind;
 };
 
 struct SegmentLayout {
@@ -99,14 +112,16 @@ class Domain {
     return bases_[rank] + layout_.box + slot(index) * layout_.slot_stride;
   }
   // The header line and the payload of a cell of the fifo from one rank to another.
-  FifoCell& cell(int from, int to, std::uint64_t index) const {
-    return *reinterpret_cast<FifoCell*>(fifo(from, to) + (index % kFifoCells) * kCacheLine);
+  FifoCell& cell(int from, int to, std::uint64_t index, Channel channel = Channel::kCollective) const {
+    return *reinterpret_cast<FifoCell*>(fifo(from, to, channel) + (index % kFifoCells) * kCacheLine);
   }
-  std::byte* cell_data(int from, int to, std::uint64_t index) const {
-    return fifo(from, to) + kFifoCells * kCacheLine + (index % kFifoCells) * kFifoCellBytes;
+  std::byte* cell_data(int from, int to, std::uint64_t index, Channel channel = Channel::kCollective) const {
+    return fifo(from, to, channel) + kFifoCells * kCacheLine + (index % kFifoCells) * kFifoCellBytes;
   }
   // How many cells of the fifo from `from` the rank `to` has consumed; lies in the segment of `to`.
-  FlagLine& ack(int from, int to) const { return reinterpret_cast<FlagLine*>(bases_[to] + layout_.acks)[from]; }
+  FlagLine& ack(int from, int to, Channel channel = Channel::kCollective) const {
+    return reinterpret_cast<FlagLine*>(bases_[to] + layout_.acks)[from * kChannels + static_cast<int>(channel)];
+  }
   std::byte* heap(int rank) const { return bases_[rank] + layout_.heap; }
   std::size_t heap_bytes() const { return layout_.heap_bytes; }
 
@@ -123,7 +138,9 @@ class Domain {
   void ring(int rank) const;
 
  private:
-  std::byte* fifo(int from, int to) const { return bases_[from] + layout_.fifos + to * layout_.fifo_stride; }
+  std::byte* fifo(int from, int to, Channel channel) const {
+    return bases_[from] + layout_.fifos + (to * kChannels + static_cast<int>(channel)) * layout_.fifo_stride;
+  }
   std::uint64_t slot(std::uint64_t index) const { return index & slot_mask_; }
 
   int rank_;

@@ -1,10 +1,11 @@
 #include "core/reducer.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <array>
 #include <string>
 #include <vector>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 namespace collectives {
@@ -17,8 +18,7 @@ std::vector<Reducer>& registry() {
 }
 
 Reducer choose() {
-  const char* text = std::getenv("COLLECTIVES_ISA");
-  const std::string_view wanted = text == nullptr ? "" : text;
+  const std::string wanted = environment("COLLECTIVES_ISA").value_or("");
   std::string supported;
   bool known = false;
   for (const Reducer& reducer : registry()) {
@@ -31,7 +31,7 @@ Reducer choose() {
     supported += reducer.isa;
   }
   const std::string problem = known ? "is not supported by this machine" : "is unknown";
-  throw ArgumentError("COLLECTIVES_ISA=\"" + std::string(wanted) + "\" " + problem + ": accepted are " + supported);
+  throw ArgumentError("COLLECTIVES_ISA=\"" + wanted + "\" " + problem + ": accepted are " + supported);
 }
 
 }  // namespace
@@ -43,6 +43,20 @@ RegisterReducer::RegisterReducer(const Reducer& reducer) {
 }
 
 const std::vector<Reducer>& reducers() { return registry(); }
+
+bool has_kernel(Op op, DType dtype) {
+  // Asked in every call, so the answers are kept.
+  static const auto answers = [] {
+    std::array<std::array<bool, kDTypes>, kOps> table{};
+    for (int o = 0; o < kOps; ++o) {
+      for (int d = 0; d < kDTypes; ++d) {
+        table[o][d] = registry().front().kernel(static_cast<DType>(d), static_cast<Op>(o), true) != nullptr;
+      }
+    }
+    return table;
+  }();
+  return answers[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
+}
 
 const Reducer& best_reducer() {
   static const Reducer best = choose();  // when it throws, the next call tries again

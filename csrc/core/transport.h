@@ -14,7 +14,13 @@
 
 namespace collectives {
 
-// The messages of one collective between two ranks form one stream in each direction.
+// The messages of one collective between two ranks form one stream in each direction, named by the numbers of the
+// communicator and of the collective. A message that is no part of a collective is a stream of its own: the number of
+// the communicator has kMessageBit, and its direction; the sequence is its tag and its number among those of that tag.
+inline constexpr std::uint32_t kMessageBit = std::uint32_t{1} << 31;
+inline constexpr std::uint32_t kUpwardBit = std::uint32_t{1} << 30;  // from the lower rank to the higher one
+inline constexpr std::uint32_t kNumberBits = kUpwardBit - 1;
+inline constexpr int kTagShift = 40;
 struct StreamKey {
   std::uint32_t communicator = 0;
   std::uint64_t sequence = 0;
@@ -97,6 +103,8 @@ struct Transport {
   std::string_view memory;  // mapped transports: the memory kind (core/memory.h) that segments are made of
   // Mapped transports: a link over the fifos of a domain.
   std::unique_ptr<Link> (*over_domain)(const Domain& domain, int peer);
+  // Mapped transports: a link over the mail fifos of a domain, for messages that are no part of a collective.
+  std::unique_ptr<Link> (*mail_over_domain)(const Domain& domain, int peer);
   // Message transports: a link over a connected, authenticated stream socket, which it takes over.
   std::unique_ptr<Link> (*over_socket)(int descriptor, int peer);
 };

@@ -14,11 +14,14 @@ using Names = std::array<std::string_view, kCount>;
 // In the order of the enumerators.
 constexpr Names<kCollectives> kCollectiveNames = {"all_reduce",     "broadcast",  "reduce", "barrier", "all_gather",
                                                   "reduce_scatter", "all_to_all", "gather", "scatter", "message"};
-constexpr Names<kDTypes> kDTypeNames = {"float16", "bfloat16", "float32", "float64", "int8",   "int16", "int32",
-                                        "int64",   "uint8",    "uint16",  "uint32",  "uint64", "bool"};
-constexpr Names<kOps> kOpNames = {"sum", "avg", "prod", "min", "max"};
+constexpr Names<kDTypes> kDTypeNames = {"float16", "bfloat16",  "float32",    "float64",       "int8",       "int16",
+                                        "int32",   "int64",     "uint8",      "uint16",        "uint32",     "uint64",
+                                        "bool",    "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"};
+constexpr Names<kOps> kOpNames = {"sum",         "avg",         "prod",        "min",
+                                  "max",         "premul_sum",  "logical_and", "logical_or",
+                                  "logical_xor", "bitwise_and", "bitwise_or",  "bitwise_xor"};
 constexpr Names<kMemoryKinds> kMemoryKindNames = {"private", "symmetric"};
-constexpr std::array<std::uint8_t, kDTypes> kDTypeSizes = {2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+constexpr std::array<std::uint8_t, kDTypes> kDTypeSizes = {2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 1, 1};
 
 template <class Enum, std::size_t kCount>
 Enum parse(const Names<kCount>& names, const char* what, std::string_view text) {
@@ -53,7 +56,8 @@ bool has_parts(Collective collective) {
 }
 
 std::size_t size_of(DType dtype) { return kDTypeSizes.at(static_cast<std::size_t>(dtype)); }
-bool is_floating(DType dtype) { return dtype <= DType::kFloat64; }
+bool is_floating(DType dtype) { return dtype <= DType::kFloat64 || dtype >= DType::kComplex64; }
+bool is_narrow(DType dtype) { return dtype <= DType::kBFloat16 || dtype >= DType::kFloat8E4M3FN; }
 
 Op parse_op(std::string_view text) { return parse<Op>(kOpNames, "op", text); }
 DType parse_dtype(std::string_view text) { return parse<DType>(kDTypeNames, "dtype", text); }

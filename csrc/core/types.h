@@ -37,11 +37,28 @@ enum class DType : std::uint8_t {
   kUInt32,
   kUInt64,
   kBool,
+  kComplex64,
+  kComplex128,
+  kFloat8E4M3FN,
+  kFloat8E5M2,
 };
-inline constexpr int kDTypes = 13;
+inline constexpr int kDTypes = 17;
 
-enum class Op : std::uint8_t { kSum, kAvg, kProd, kMin, kMax };
-inline constexpr int kOps = 5;
+enum class Op : std::uint8_t {
+  kSum,
+  kAvg,
+  kProd,
+  kMin,
+  kMax,
+  kPremulSum,  // each rank scales its values by a factor of its own first
+  kLogicalAnd,
+  kLogicalOr,
+  kLogicalXor,
+  kBitwiseAnd,
+  kBitwiseOr,
+  kBitwiseXor,
+};
+inline constexpr int kOps = 12;
 
 // Private: ordinary memory of one process. Symmetric: memory that every rank of the group has mapped, at the same
 // offset on every rank.
@@ -62,7 +79,10 @@ bool has_parts(Collective collective);
 
 // Size of one element in bytes.
 std::size_t size_of(DType dtype);
+// Real or complex: what an average, and a factor, have a meaning for.
 bool is_floating(DType dtype);
+// Narrower than float32, in which it is computed with: each reduction rounds its result.
+bool is_narrow(DType dtype);
 
 // The value named, or ArgumentError listing the accepted names.
 Op parse_op(std::string_view text);

@@ -40,7 +40,7 @@ bool supported() {
   return f16c && __builtin_cpu_supports("avx2");
 }
 
-const RegisterReducer registration({"avx2", 1, supported, kernel});
+const RegisterReducer registration({"avx2", 1, supported, kernel, scale});
 
 }  // namespace
 }  // namespace collectives

@@ -41,7 +41,7 @@ bool supported() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-const RegisterReducer registration({"avx512", 2, supported, kernel});
+const RegisterReducer registration({"avx512", 2, supported, kernel, scale});
 
 }  // namespace
 }  // namespace collectives

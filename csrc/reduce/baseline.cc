@@ -7,7 +7,7 @@ namespace {
 
 bool supported() { return true; }
 
-const RegisterReducer registration({"baseline", 0, supported, kernel});
+const RegisterReducer registration({"baseline", 0, supported, kernel, scale});
 
 }  // namespace
 }  // namespace collectives

@@ -1,10 +1,12 @@
 // How elements lie in memory, and the values they are computed with. Part of kernels.h; see there for the rules that
-// this file keeps. kBytes counts bytes of elements: for 16-bit elements the values then fill two vectors of kBytes.
+// this file keeps. kBytes counts bytes of elements: the values then fill two vectors of kBytes for 16-bit elements, and
+// four for 8-bit floats.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "reduce/float8.h"
 #include "reduce/halves.h"
 #include "reduce/vectors.h"
 
@@ -40,40 +42,49 @@ struct Plain {
   }
 };
 
-// Partial results of 16-bit elements. The order inside a register is that of the conversions, which need not be the
-// order of the elements: whoever reads these goes through the same registers as whoever wrote them. Buffers of them
-// have room for whole registers, so a tail is written and read as one.
-struct HalfPartial {
+// Partial results of elements that are computed with as float32. The order inside a register is that of the
+// conversions, which need not be the order of the elements: whoever reads these goes through the same registers as
+// whoever wrote them. Buffers of them have room for whole registers, so a tail is written and read as one.
+template <std::size_t kBytesOfElement>
+struct WidePartial {
   using Stored = float;
   using Value = float;
-  using Partial = HalfPartial;
-  static constexpr std::size_t kElementBytes = 2;
+  using Partial = WidePartial;
+  static constexpr std::size_t kElementBytes = kBytesOfElement;
   static constexpr bool kPadded = true;
   template <int kBytes>
-  using Register = Pair<Vector<float, kBytes>>;
+  using Register = Wide<kElementBytes, kBytes>;
 
   template <int kBytes>
   COLLECTIVES_INLINE static Register<kBytes> load(const float* from) {
-    return {load_vector<Vector<float, kBytes>>(from),
-            load_vector<Vector<float, kBytes>>(from + kBytes / sizeof(float))};
+    if constexpr (kElementBytes == 2) {
+      return {load_vector<Floats<kBytes>>(from), load_vector<Floats<kBytes>>(from + kBytes / 4)};
+    } else {
+      return {WidePartial<2>::load<kBytes>(from), WidePartial<2>::load<kBytes>(from + kBytes / 2)};
+    }
   }
   template <int kBytes>
   COLLECTIVES_INLINE static void store(float* to, Register<kBytes> value) {
-    store_vector(to, value.first);
-    store_vector(to + kBytes / sizeof(float), value.second);
+    if constexpr (kElementBytes == 2) {
+      store_vector(to, value.first);
+      store_vector(to + kBytes / 4, value.second);
+    } else {
+      WidePartial<2>::store<kBytes>(to, value.first);
+      WidePartial<2>::store<kBytes>(to + kBytes / 2, value.second);
+    }
   }
 };
 
-// 16-bit elements, computed with as float32.
-template <class Conversion>
-struct Half {
-  using Stored = std::uint16_t;
+// Elements of 16 or 8 bits, computed with as float32.
+template <class Bits, class Conversion>
+struct Narrow {
+  using Stored = Bits;
   using Value = float;
-  using Partial = HalfPartial;
-  static constexpr std::size_t kElementBytes = 2;
+  using Partial = WidePartial<sizeof(Bits)>;
+  static constexpr std::size_t kElementBytes = sizeof(Bits);
   static constexpr bool kPadded = false;
   template <int kBytes>
-  using Register = Pair<Vector<float, kBytes>>;
+  using Register = Wide<kElementBytes, kBytes>;
 
   template <int kBytes>
   COLLECTIVES_INLINE static Register<kBytes> load(const Stored* from) {
@@ -85,8 +96,10 @@ struct Half {
   }
 };
 
-using Float16 = Half<Float16Conversion>;
-using BFloat16 = Half<BFloat16Conversion>;
+using Float16 = Narrow<std::uint16_t, Float16Conversion>;
+using BFloat16 = Narrow<std::uint16_t, BFloat16Conversion>;
+using Float8E4M3FN = Narrow<std::uint8_t, Float8Conversion<E4M3FN>>;
+using Float8E5M2 = Narrow<std::uint8_t, Float8Conversion<E5M2>>;
 
 }  // namespace
 }  // namespace collectives

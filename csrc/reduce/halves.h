@@ -17,11 +17,6 @@
 namespace collectives {
 namespace {
 
-template <int kBytes>
-using Bits = Vector<std::uint32_t, kBytes>;
-template <int kBytes>
-using Floats = Vector<float, kBytes>;
-
 // Without an instruction for it, two neighbouring elements are taken from one 32-bit lane, the even one by a shift and
 // the odd one by a mask: no shuffles.
 template <int kBytes>

@@ -26,19 +26,20 @@ COLLECTIVES_INLINE typename In::template Register<kBytes> tree(const typename In
   }
 }
 
-// The loop over a fixed number of sources and destinations.
-template <class In, class Out, class Operation, bool kDivide, int kSources, int kDestinations>
+// The loop over a fixed number of sources and destinations. With kFinish, Operation::finish makes the results from what
+// the tree gives and one operand, the same for all elements.
+template <class In, class Out, class Operation, bool kFinish, int kSources, int kDestinations>
 struct Loop {
   using Value = typename In::Value;
   typename Out::Stored* destinations[kDestinations];
   const typename In::Stored* sources[kSources];
-  Value divisor;
+  Value operand;  // of Operation::finish
 
   template <int kBytes>
   COLLECTIVES_INLINE auto value(const typename In::Stored* const* from, std::size_t i) const {
     const auto result = tree<In, Operation, 0, kSources, kBytes>(from, i);
-    if constexpr (kDivide) {
-      return divide(result, divisor);
+    if constexpr (kFinish) {
+      return finish<Operation>(result, operand);
     } else {
       return result;
     }
@@ -95,10 +96,10 @@ struct Loop {
 
 // Reduces `count` elements of kSources sources, from element `from` of each, to element `to` of each destination.
 // Not inlined, so that the dispatch in front of it needs no stack frame: it decides the time of tiny messages.
-template <class In, class Out, class Operation, bool kDivide, int kSources, int kDestinations>
+template <class In, class Out, class Operation, bool kFinish, int kSources, int kDestinations>
 __attribute__((noinline)) void fixed(void* const* destinations, const void* const* sources, std::size_t to,
-                                     std::size_t from, std::size_t count, double divisor) {
-  Loop<In, Out, Operation, kDivide, kSources, kDestinations> loop;
+                                     std::size_t from, std::size_t count, double operand) {
+  Loop<In, Out, Operation, kFinish, kSources, kDestinations> loop;
 #pragma GCC unroll 2
   for (int d = 0; d < kDestinations; ++d) {
     loop.destinations[d] = static_cast<typename Out::Stored*>(destinations[d]) + to;
@@ -107,7 +108,7 @@ __attribute__((noinline)) void fixed(void* const* destinations, const void* cons
   for (int s = 0; s < kSources; ++s) {
     loop.sources[s] = static_cast<const typename In::Stored*>(sources[s]) + from;
   }
-  loop.divisor = static_cast<typename In::Value>(divisor);
+  loop.operand = static_cast<typename In::Value>(operand);
   // With few sources the loop overhead counts. Where values are wider than elements, they need the registers.
   constexpr bool kNarrow = sizeof(typename In::Value) == In::kElementBytes;
   constexpr int kUnroll = !kNarrow ? 1 : kSources <= 2 ? 4 : kSources <= 4 ? 2 : 1;

@@ -10,28 +10,52 @@
 namespace collectives {
 namespace {
 
+// `combine` makes one value of two; `finish` is what is done to the last one: see Loop.
 template <class Operation, class V>
 COLLECTIVES_INLINE V combine(V a, V b) {
   return Operation::combine(a, b);
 }
 template <class Operation, class V>
 COLLECTIVES_INLINE Pair<V> combine(Pair<V> a, Pair<V> b) {
-  return {Operation::combine(a.first, b.first), Operation::combine(a.second, b.second)};
+  return {combine<Operation>(a.first, b.first), combine<Operation>(a.second, b.second)};
 }
 
-template <class V, class T>
-COLLECTIVES_INLINE V divide(V a, T divisor) {
-  return a / divisor;
+template <class Operation, class V, class T>
+COLLECTIVES_INLINE V finish(V a, T operand) {
+  return Operation::finish(a, operand);
 }
-template <class V, class T>
-COLLECTIVES_INLINE Pair<V> divide(Pair<V> a, T divisor) {
-  return {a.first / divisor, a.second / divisor};
+template <class Operation, class V, class T>
+COLLECTIVES_INLINE Pair<V> finish(Pair<V> a, T operand) {
+  return {finish<Operation>(a.first, operand), finish<Operation>(a.second, operand)};
 }
 
+// Finished, it is the average.
 struct Sum {
   template <class V>
   COLLECTIVES_INLINE static V combine(V a, V b) {
     return a + b;
+  }
+  template <class V, class T>
+  COLLECTIVES_INLINE static V finish(V a, T divisor) {
+    return a / divisor;
+  }
+};
+
+// Of one source only.
+struct Scale {
+  template <class V, class T>
+  COLLECTIVES_INLINE static V finish(V a, T factor) {
+    return a * factor;
+  }
+};
+
+// Of one source only: kOne for what counts as true, else 0. kMagnitude is the bits that count: all but the sign of a
+// floating type, so that -0 is false and NaN is true.
+template <class U, U kMagnitude, U kOne>
+struct Truth {
+  template <class V, class T>
+  COLLECTIVES_INLINE static V finish(V a, T /*unused*/) {
+    return reinterpret_cast<V>((a & kMagnitude) != 0) & kOne;
   }
 };
 
@@ -103,6 +127,13 @@ struct And {
   template <class V>
   COLLECTIVES_INLINE static V combine(V a, V b) {
     return a & b;
+  }
+};
+
+struct Xor {
+  template <class V>
+  COLLECTIVES_INLINE static V combine(V a, V b) {
+    return a ^ b;
   }
 };
 

@@ -22,11 +22,29 @@ using Vector = typename VectorOf<T, kBytes>::Type;
 inline constexpr int kLeastBytes = 16;
 inline constexpr int kOneElement = 1;
 
-// The values of 16-bit elements are twice as wide as the elements.
+// The values of 16-bit elements are twice as wide as the elements, and those of 8-bit floats four times: a pair of
+// pairs.
 template <class V>
 struct Pair {
   V first, second;
 };
+
+template <int kBytes>
+using Bits = Vector<std::uint32_t, kBytes>;
+template <int kBytes>
+using Floats = Vector<float, kBytes>;
+
+// The values of kBytes of elements.
+template <std::size_t kElementBytes, int kBytes>
+struct WideOf {
+  using Type = Pair<Floats<kBytes>>;
+};
+template <int kBytes>
+struct WideOf<1, kBytes> {
+  using Type = Pair<Pair<Floats<kBytes>>>;
+};
+template <std::size_t kElementBytes, int kBytes>
+using Wide = typename WideOf<kElementBytes, kBytes>::Type;
 
 template <class V>
 COLLECTIVES_INLINE V load_vector(const void* from) {

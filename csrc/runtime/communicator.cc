@@ -30,14 +30,20 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
       domain_(std::move(domain)),
       options_(std::move(options)),
       mapped_links_(options_.topology.size),
+      mail_links_(options_.topology.size),
       left_(options_.topology.size) {
+  const Transport* mapped = domain_ != nullptr ? &find_transport(options_.mapped_transport) : nullptr;
   std::vector<Link*> links;
+  std::vector<Link*> mail;
   for (int r = 0; r < size(); ++r) {
     if (r != rank() && maps(r)) {
-      mapped_links_[r] = find_transport(options_.mapped_transport).over_domain(*domain_, r);
+      mapped_links_[r] = mapped->over_domain(*domain_, r);
+      mail_links_[r] = mapped->mail_over_domain(*domain_, r);
     }
     links.push_back(mapped_links_[r] != nullptr ? mapped_links_[r].get() : message_link(r));
+    mail.push_back(mail_links_[r] != nullptr ? mail_links_[r].get() : message_link(r));
   }
+  messages_ = std::make_unique<Messages>(options_.id, rank(), std::move(mail));
   executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links));
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
@@ -179,7 +185,7 @@ bool Communicator::step(Work& work, int spins) {
       }
       return true;
     case Progress::kMismatch:
-      mismatch(work);
+      mismatch(work, executor_->mismatched_rank(), executor_->mismatched_signature());
       return true;
     case Progress::kBlocked:
       return false;
@@ -214,6 +220,7 @@ bool Communicator::drive() {
       ++i;
     }
   }
+  moved = drive_messages() || moved;
   driving_ = false;
   return moved;
 }
@@ -248,10 +255,13 @@ std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
     for (const auto& link : mapped_links_) {
       bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
     }
+    for (const auto& link : mail_links_) {
+      bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
+    }
   }
   for (int r = 0; r < size(); ++r) {
     if (const Link* link = message_link(r); link != nullptr) {
-      bytes[std::string(link->transport())] += executor_->sent(r);
+      bytes[std::string(link->transport())] += executor_->sent(r) + messages_->sent(r);
     }
   }
   return bytes;

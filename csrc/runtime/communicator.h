@@ -12,6 +12,7 @@
 #include "core/topology.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
+#include "runtime/messages.h"
 #include "runtime/plan.h"
 #include "runtime/report.h"
 #include "runtime/work.h"
@@ -48,6 +49,8 @@ class Communicator {
   // the communicator when it has failed; neither consumes a sequence number. The work runs as far as it can without
   // waiting.
   std::shared_ptr<Work> post(const Call& call, bool async);
+  // The same for a message to, or from, call.message.peer.
+  std::shared_ptr<Work> post_message(const Call& call, bool async);
   // Waits until the work is finished and throws its error. False after timeout_s, where one is given (>= 0).
   bool wait(Work& work, double timeout_s);
   // The first part of a blocking collective: runs it on this thread, without allocation, for as long as it does not
@@ -74,7 +77,7 @@ class Communicator {
 
   // For the engine, under its lock.
   bool drive();
-  bool busy() const { return !active_.empty() || !queued_.empty(); }
+  bool busy() const { return !active_.empty() || !queued_.empty() || !messages_->active().empty(); }
   void look_after(Clock::time_point now);
   // about: the work that has failed, where it is not among those in flight.
   void fail(const Report& report, const Work* about = nullptr);
@@ -86,6 +89,7 @@ class Communicator {
  private:
   void prepare(Work& work, const Call& call);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
+  static void scale(Work& work, const Call& call);
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
   void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
@@ -94,11 +98,18 @@ class Communicator {
   bool step(Work& work, int spins);
   void complete(Work& work);
   void update_completed();
-  void mismatch(Work& work);
+  void mismatch(Work& work, int other, const Signature& theirs);
+  bool drive_messages();
+  bool step_message(const std::shared_ptr<Work>& work);
+  std::vector<std::shared_ptr<Work>> pending() const;
+  std::vector<int> missing(const Work& work) const;
+  std::int64_t position(const Work& work) const;
+  void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
   std::string tensor_detail(int a, int b);
   void check_usable() const;
+  void heed_before_call();
   bool stopped(const Work& work);
   void hear(const Report& report);
   void hear_reports();
@@ -117,7 +128,9 @@ class Communicator {
   std::unique_ptr<Domain> domain_;
   CommunicatorOptions options_;
   std::vector<std::unique_ptr<Link>> mapped_links_;
+  std::vector<std::unique_ptr<Link>> mail_links_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Messages> messages_;
   PlanCache plans_;
   std::vector<std::int64_t> counts_;  // of the call that is being prepared
   std::deque<std::shared_ptr<Work>> queued_;

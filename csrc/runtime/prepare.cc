@@ -94,11 +94,16 @@ void Communicator::check_usable() const {
   }
 }
 
-void Communicator::prepare(Work& work, const Call& call) {
+// Throws when this communicator, or that of another rank, has failed.
+void Communicator::heed_before_call() {
   if (heard_ != nullptr && error_ == nullptr) {
     fail(*heard_);
   }
   check_usable();
+}
+
+void Communicator::prepare(Work& work, const Call& call) {
+  heed_before_call();
   if (call.root < 0 || call.root >= size()) {
     throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
                         std::to_string(size() - 1));
@@ -115,7 +120,8 @@ void Communicator::prepare(Work& work, const Call& call) {
   const bool parts = has_parts(call.collective);
   // Symmetric memory takes part as such when the call is one array that lies there on both sides.
   bool symmetric = false;
-  if (domain_ != nullptr && !parts && bytes > 0 && work.input_spans.size() == 1) {
+  const bool moves = call.op == Op::kPremulSum && call.collective != Collective::kAllReduce;  // see scale()
+  if (domain_ != nullptr && !parts && !moves && bytes > 0 && work.input_spans.size() == 1) {
     work.input_heap_offset = domain_->heap_offset(work.input_spans[0].data, bytes);
     work.output_heap_offset = domain_->heap_offset(work.output_spans[0].data, bytes);
     symmetric = work.input_heap_offset >= 0 && work.output_heap_offset >= 0;
@@ -134,6 +140,9 @@ void Communicator::prepare(Work& work, const Call& call) {
   bind(work, call, signature, symmetric);
   check_lengths(work, rank(), size());
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
+  if (call.op == Op::kPremulSum) {
+    scale(work, call);
+  }
   gather_spans(work, bytes, result_bytes);
   work.divisor = size();
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
@@ -146,6 +155,29 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.sequence = next_sequence_++;
   work.base = next_chunk_;
   next_chunk_ += work.plan->schedule.chunks;
+}
+
+// premul_sum: the collective runs over the input times its factor. All-reduce has room for that in the output, which
+// then is the input; others get memory of their own.
+void Communicator::scale(Work& work, const Call& call) {
+  const ScaleFunction scale = best_reducer().scale(call.dtype);
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  if (call.collective == Collective::kAllReduce) {
+    for (std::size_t i = 0; i < work.input_spans.size(); ++i) {
+      scale(work.output_spans[i].data, work.input_spans[i].data, work.input_spans[i].bytes / element, call.factor);
+    }
+    work.input_spans = work.output_spans;
+    work.input_heap_offset = work.output_heap_offset;
+    return;
+  }
+  const std::int64_t bytes = total_bytes(work.input_spans);
+  work.scaled.resize(bytes);
+  std::byte* to = work.scaled.data();
+  for (const Span& span : work.input_spans) {
+    scale(to, span.data, span.bytes / element, call.factor);
+    to += span.bytes;
+  }
+  work.input_spans.assign(1, {work.scaled.data(), bytes});
 }
 
 // Makes buffers of the spans. Short lists travel as one piece, and no tensor at all is like one of no elements.

@@ -19,6 +19,13 @@ namespace collectives {
 
 using Clock = std::chrono::steady_clock;
 
+// A message that is no part of a collective.
+struct Message {
+  int peer = -1;  // -1: the work is a collective
+  int tag = 0;
+  bool sending = false;
+};
+
 // What a caller asks for. The spans stay with the caller until the work is done.
 struct Call {
   Collective collective = Collective::kAllReduce;
@@ -27,11 +34,13 @@ struct Call {
   int root = 0;
   int algorithm = 0;  // algorithm_id(), 0 for the selector's choice
   bool deterministic = false;
+  double factor = 1;  // premul_sum: of the input of this rank
   std::vector<Span> input;
   std::vector<Span> output;  // the same spans when in place
   // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
   // of Problem::counts; a list of tensors has as many entries for each part as there are tensors.
   std::vector<std::int64_t> lengths;
+  Message message;
   double timeout_s = -1;  // the communicator's when negative
   std::string name;
 };
@@ -44,6 +53,7 @@ struct Work {
   std::uint64_t sequence = 0;
   std::uint64_t base = 0;  // number of the first chunk
   Signature signature;
+  Message message;
   Buffer input;
   Buffer output;
   std::vector<Span> input_spans;
@@ -54,6 +64,7 @@ struct Work {
   bool is_packed = false;  // a short list of tensors, packed before and unpacked after
   std::vector<std::byte> packed;
   Span result_span;  // the output inside `packed`
+  std::vector<std::byte> scaled;  // the input times its factor, where the output cannot hold it
   std::vector<std::byte> scratch;
   double divisor = 1;
   double timeout_s = 0;
@@ -83,6 +94,7 @@ struct Work {
   std::atomic<WorkState> state{WorkState::kQueued};
   std::unique_ptr<CollectivesError> error;  // when failed
 
+  bool is_message() const { return message.peer >= 0; }
   bool finished() const {
     const WorkState s = state.load(std::memory_order_acquire);
     return s == WorkState::kDone || s == WorkState::kFailed;

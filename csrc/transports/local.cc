@@ -1,14 +1,18 @@
 // Ranks that are threads of one process: segments are ordinary memory.
 
 #include "transports/mapped_link.h"
+#include "transports/mapped_mail.h"
 
 namespace collectives {
 namespace {
 
 std::unique_ptr<Link> over_domain(const Domain& domain, int peer) { return make_mapped_link(domain, peer, "local"); }
+std::unique_ptr<Link> mail_over_domain(const Domain& domain, int peer) {
+  return make_mapped_mail(domain, peer, "local");
+}
 
 const RegisterTransport registration({"local", "memory of one process, ranks are threads", "host", over_domain,
-                                      nullptr});
+                                      mail_over_domain, nullptr});
 
 }  // namespace
 }  // namespace collectives

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/take.h"
+#include "transports/consume.h"
 
 namespace collectives {
 namespace {
@@ -87,7 +87,8 @@ class MappedLink final : public Link {
         return moved;
       }
       ReceiveRequest& request = *stream_->receives.front();
-      consume(request, domain_.cell_data(peer_, me_, read_), static_cast<std::int64_t>(cell.bytes));
+      offset_ += consume(request, domain_.cell_data(peer_, me_, read_) + offset_,
+                         static_cast<std::int64_t>(cell.bytes) - offset_);
       moved = true;
       if (offset_ == static_cast<std::int64_t>(cell.bytes)) {
         offset_ = 0;
@@ -98,27 +99,6 @@ class MappedLink final : public Link {
         request.done = true;
         stream_->receives.erase(stream_->receives.begin());
       }
-    }
-  }
-
-  // Delivers what is left of a cell, as far as the request goes.
-  void consume(ReceiveRequest& request, std::byte* data, std::int64_t bytes) {
-    while (request.remaining > 0 && offset_ < bytes) {
-      Span piece = request.destination.piece(std::min(bytes - offset_, request.remaining));
-      if (request.reduce != nullptr) {
-        const Span source = request.source.piece(piece.bytes);
-        piece.bytes = std::min(piece.bytes, source.bytes);
-        void* const destinations[] = {piece.data};
-        const void* const sources[] = {data + offset_, source.data};
-        request.reduce(destinations, 1, sources, 2, piece.bytes / request.element, request.divisor);
-        request.source.advance(piece.bytes);
-        take_lines(data + offset_, piece.bytes);
-      } else {
-        copy_taking(piece.data, data + offset_, piece.bytes);
-      }
-      request.destination.advance(piece.bytes);
-      request.remaining -= piece.bytes;
-      offset_ += piece.bytes;
     }
   }
 

@@ -5,7 +5,7 @@
 namespace collectives {
 namespace {
 
-const RegisterTransport registration({"tcp", "TCP over IPv4 and IPv6", "", nullptr, make_tcp_link});
+const RegisterTransport registration({"tcp", "TCP over IPv4 and IPv6", "", nullptr, nullptr, make_tcp_link});
 
 }  // namespace
 }  // namespace collectives

@@ -52,7 +52,7 @@ TcpLink::~TcpLink() {
 }
 
 void TcpLink::open(Stream& stream) {
-  opened_[stream.key.communicator].mark(stream.key.sequence);
+  opened_[window_of(stream.key)].mark(stream.key.sequence);
   const auto [position, created] = streams_.try_emplace(stream.key);
   TcpStream& s = position->second;
   if (created) {
@@ -92,10 +92,10 @@ void TcpLink::forget(std::uint32_t communicator) {
     return;
   }
   forgotten_.insert(position, communicator);
-  opened_.erase(communicator);
+  std::erase_if(opened_, [&](const auto& entry) { return (entry.first.communicator & kNumberBits) == communicator; });
   std::erase_if(streams_, [&](const auto& entry) {
     const TcpStream& s = entry.second;
-    if (s.key.communicator != communicator || s.stream != nullptr) {
+    if ((s.key.communicator & kNumberBits) != communicator || s.stream != nullptr) {
       return false;
     }
     --unknown_;

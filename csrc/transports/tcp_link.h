@@ -94,6 +94,8 @@ class TcpLink : public Link {
   void on_stream_frame(const wire::FrameHeader& header);
   TcpStream* stream_of(const wire::FrameHeader& header);
   void on_payload(const std::byte* data, std::size_t bytes);
+  // Which streams count together: collectives of a communicator, or messages of one tag and direction.
+  static StreamKey window_of(const StreamKey& key) { return {key.communicator, key.sequence >> kTagShift}; }
   void note_taken() { ++streams_taken_; }
   bool can_land(const TcpStream* s) const;
   std::size_t plan_landing(iovec* vectors, int* count);
@@ -109,8 +111,8 @@ class TcpLink : public Link {
 
   std::unordered_map<StreamKey, TcpStream, StreamKeyHash> streams_;
   std::vector<TcpStream*> open_;
-  std::unordered_map<std::uint32_t, OpenedWindow> opened_;  // by communicator
-  std::vector<std::uint32_t> forgotten_;                    // communicators, sorted
+  std::unordered_map<StreamKey, OpenedWindow, StreamKeyHash> opened_;  // by window_of()
+  std::vector<std::uint32_t> forgotten_;                               // communicators, sorted
   std::size_t unknown_ = 0;
   std::uint32_t streams_started_ = 0;  // by us
   std::uint32_t peer_taken_ = 0;       // of these, opened by the peer

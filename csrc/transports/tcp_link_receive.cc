@@ -212,9 +212,9 @@ TcpStream* TcpLink::stream_of(const wire::FrameHeader& h) {
   if (!h.first) {
     return nullptr;  // its first frame has been here, so it was known once
   }
-  const auto window = opened_.find(h.communicator);
+  const auto window = opened_.find(window_of(key));
   if ((window != opened_.end() && window->second.opened(h.sequence)) ||
-      std::binary_search(forgotten_.begin(), forgotten_.end(), h.communicator)) {
+      std::binary_search(forgotten_.begin(), forgotten_.end(), h.communicator & kNumberBits)) {
     note_taken();
     return nullptr;
   }

@@ -25,7 +25,7 @@ Machine::Machine(const std::vector<Schedule>& schedules, const Problem& problem,
       options_(options),
       verdict_(verdict),
       n_(topology.size),
-      values_(topology.size, problem.dtype == DType::kFloat16 || problem.dtype == DType::kBFloat16) {
+      values_(topology.size, is_narrow(problem.dtype)) {
   const auto n = static_cast<std::size_t>(n_);
   const auto calls = static_cast<std::size_t>(options.repeats);
   const auto slots = static_cast<std::size_t>(options.limits.slots);

@@ -12,7 +12,7 @@ from . import _core
 Array: TypeAlias = npt.NDArray[Any]
 
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-DTYPES = "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64 and bool"
+DTYPES = _core._dtype_names()
 
 
 def check_options(size: int, op: object, root: object, algorithm: object, timeout: object, name: object) -> None:
@@ -40,29 +40,42 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def as_arrays(x: Any, what: str) -> list[Array]:
-    """The arrays of an argument that is an array or a list of them."""
-    arrays = list(x) if isinstance(x, (list, tuple)) else [x]
-    for i, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray):
-            where = f"{what}[{i}]" if isinstance(x, (list, tuple)) else what
-            raise TypeError(f"{where} is of type {type(array).__name__}; a numpy.ndarray or a list of them is accepted")
-    return [np.asarray(a) for a in arrays]
-
-
 def check_dtypes(inputs: list[Array], collective: str, op: str) -> None:
     """Raises TypeError unless the arrays have one element type that the collective can do."""
     for i, array in enumerate(inputs):
         if _core._dtype_of(array) < 0:
             raise TypeError(
-                f"dtype {array.dtype} of tensor {i} cannot take part in a collective; accepted are {DTYPES}"
+                f"dtype {array.dtype} of tensor {i} cannot take part in a collective; accepted are {listed(DTYPES)}"
             )
         if array.dtype.newbyteorder("=") != inputs[0].dtype.newbyteorder("="):
             raise TypeError(
                 f"tensor {i} has dtype {array.dtype} and tensor 0 has {inputs[0].dtype}; one call takes one dtype"
             )
-    if op == "avg" and inputs and inputs[0].dtype.kind in "iub" and collective in REDUCING:
-        raise TypeError(f"avg of {inputs[0].dtype} would not be exact; use op='sum' and divide, or a floating dtype")
+    if inputs and collective in REDUCING:
+        check_op(op, DTYPES[_core._dtype_of(inputs[0])])
+
+
+def check_op(op: str, dtype: str) -> None:
+    """Raises ValueError when there is no such op, TypeError when it has no meaning for the dtype."""
+    if not _core._has_kernel(op, dtype):
+        ops = [other for other in _core._op_names() if _core._has_kernel(other, dtype)]
+        dtypes = [other for other in DTYPES if _core._has_kernel(op, other)]
+        raise TypeError(
+            f"op {op!r} has no meaning for dtype {dtype}: {dtype} takes {listed(ops)}; {op} takes {listed(dtypes)}"
+        )
+
+
+def check_factor(op: str, factor: object) -> None:
+    """Raises ValueError or TypeError unless there is a factor exactly where the op takes one."""
+    if factor is not None and not is_number(factor):
+        raise TypeError(f"factor is {factor!r} of type {type(factor).__name__}; a number is accepted")
+    if (op == "premul_sum") != (factor is not None):
+        raise ValueError(f"op is {op!r} and factor is {factor!r}; op='premul_sum' takes a factor, and no other op does")
+
+
+def listed(names: list[str]) -> str:
+    """Names as people write a list of them."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def check_outputs(inputs: list[Array], outputs: list[Array]) -> None:

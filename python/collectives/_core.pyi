@@ -31,6 +31,17 @@ class Communicator:
         name: str | None,
         is_async: bool,
         lengths: list[int] | None,
+        factor: float | None,
+    ) -> Work: ...
+    def _start_message(
+        self,
+        peer: int,
+        tag: int,
+        sending: bool,
+        arrays: list[npt.NDArray[Any]],
+        timeout: float | None,
+        name: str | None,
+        is_async: bool,
     ) -> Work: ...
     @overload
     def all_reduce(
@@ -39,6 +50,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -49,7 +61,8 @@ class Communicator:
 
         ``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It is
         reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.
-        ``op``: sum, avg, prod, min or max. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.
+        ``op``: sum, avg, prod, min, max, and logical_and, logical_or, logical_xor, bitwise_and, bitwise_or or
+        bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.
 
         Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, PeerError
         when a rank is gone, DeadlineError after ``timeout``.
@@ -61,6 +74,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: _Out,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -74,6 +88,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: _Arrays | None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[True],
@@ -142,6 +157,7 @@ class Communicator:
         root: int | np.integer[Any] = 0,
         *,
         out: None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -157,6 +173,7 @@ class Communicator:
         root: int | np.integer[Any] = 0,
         *,
         out: _Out,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[False] = False,
@@ -171,6 +188,7 @@ class Communicator:
         root: int | np.integer[Any] = 0,
         *,
         out: _Arrays | None = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[True],
@@ -203,10 +221,14 @@ def _bytes_by_transport(arg0: object, /) -> dict[str, Any]: ...
 def _close(arg0: object, /) -> None: ...
 def _describe(arg0: object, /) -> dict[str, Any]: ...
 def _dtype_name(arg0: int, /) -> str: ...
+def _dtype_names() -> list[str]: ...
 def _dtype_of(arg0: object, /) -> int: ...
 def _flag_latency(arg0: object, arg1: int, arg2: int, arg3: float, /) -> float: ...
+def _gather_replicas(arrays: list[Any], axis: int, results: list[Any]) -> None: ...
+def _has_kernel(op: str, dtype: str) -> bool: ...
 def _heap(arg0: object, /) -> tuple[int, int]: ...
 def _isas() -> list[str]: ...
+def _limit_threads(threads: int) -> None: ...
 def _mutations(
     collective: str,
     algorithm: str,
@@ -223,6 +245,7 @@ def _mutations(
     inline_bytes: int = 40,
     rank: int = 0,
 ) -> list[str]: ...
+def _op_names() -> list[str]: ...
 def _propose(arg0: object, /) -> int: ...
 def _reduce(
     isa: str,
@@ -234,7 +257,9 @@ def _reduce(
     destinations: Sequence[int],
     count: int,
 ) -> None: ...
+def _reduce_replicas(combination: str, packs: int, pairs: list[Any]) -> list[Any] | None: ...
 def _reserve(arg0: object, arg1: int, arg2: Sequence[int], /) -> Reservation: ...
+def _scale(isa: str, dtype: str, factor: float, source: int, destination: int, count: int) -> None: ...
 def _schedule_text(
     collective: str,
     algorithm: str,
@@ -307,6 +332,7 @@ def connect(
     arg0: int, arg1: Sequence[int], arg2: int, arg3: int, arg4: list[Any], arg5: dict[str, Any], /
 ) -> object: ...
 def create_segment(arg0: int, arg1: dict[str, Any], /) -> int: ...
+def environment_variables() -> list[dict[str, str]]: ...
 def isa() -> str: ...
 def local_group(arg0: int, arg1: dict[str, Any], /) -> list[Any]: ...
 def segment_bytes(arg0: int, arg1: dict[str, Any], /) -> int: ...

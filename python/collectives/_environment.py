@@ -1,34 +1,28 @@
-"""The launch environment: the one place that reads the ``COLLECTIVES_*`` variables.
+"""The launch environment: the one place of the Python layer that reads the ``COLLECTIVES_*`` variables.
 
-================================ ================================================================================
-``COLLECTIVES_RANK``             number of this process, 0 to size - 1
-``COLLECTIVES_SIZE``             number of processes of the job
-``COLLECTIVES_RENDEZVOUS``       ``host:port`` on which rank 0 listens, ``[address]:port`` for IPv6 addresses
-``COLLECTIVES_TOKEN``            secret of the job, the same on every rank; needed beyond loopback
-``COLLECTIVES_TRANSPORT``        ``auto`` (default), ``shm`` or ``tcp``
-``COLLECTIVES_TIMEOUT``          seconds a start or a collective may take
-``COLLECTIVES_RENDEZVOUS_FD``    rank 0: an inherited descriptor that already listens on the rendezvous address
-``COLLECTIVES_SYMMETRIC_HEAP``   bytes of address space for symmetric memory, with K, M, G or T behind it (64G)
-``COLLECTIVES_ISA``              ``avx512``, ``avx2`` or ``baseline``: the instruction set of the reducers, for
-                                 tests; read by the core (csrc/core/reducer.cc), the best there is by default
-================================ ================================================================================
-
-Explicit arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has
-one rank.
+The variables are those of the table in csrc/core/environment.h, from which docs/environment.md is written. Explicit
+arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has one rank.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import math
 import operator
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from . import _core
+
+PREFIX = "COLLECTIVES_"
+VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
 TRANSPORTS = ("auto", "shm", "tcp")
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
+MAX_THREADS = 1024
 DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
 
@@ -73,6 +67,55 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of the table that are set, with their values; that of the token, a secret, is not shown.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+    """
+    variables = os.environ if environ is None else environ
+    values = {name: value for name in VARIABLES if (value := _lookup(variables, name)) is not None}
+    return {name: "(not shown)" if name == "COLLECTIVES_TOKEN" else value for name, value in values.items()}
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables with our prefix that the table does not have, which are probably typing errors.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Returns:
+        by name, the variable of the table that was probably meant; ``""`` where none is similar.
+    """
+    # Without the prefix, which would make all of them similar.
+    known = [name.removeprefix(PREFIX) for name in VARIABLES]
+    unknown = {}
+    for name in sorted(os.environ if environ is None else environ):
+        if name.startswith(PREFIX) and name not in VARIABLES:
+            similar = difflib.get_close_matches(name.removeprefix(PREFIX).upper(), known, n=1)
+            unknown[name] = PREFIX + similar[0] if similar else ""
+    return unknown
+
+
+def warn_of_unknown_variables(*, stacklevel: int, environ: Mapping[str, str] | None = None) -> None:
+    """One ``RuntimeWarning`` that names all of them, if there are any. It shows no values: one may be a secret.
+
+    Args:
+        stacklevel: as in ``warnings.warn``; 2 is the caller of this function.
+        environ: the variables to read, ``os.environ`` by default.
+    """
+    unknown = unknown_variables(environ)
+    if not unknown:
+        return
+    names = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items()]
+    known = "" if all(unknown.values()) else f". Known are {', '.join(VARIABLES)}"
+    warnings.warn(
+        f"these environment variables are unknown and have no effect: {', '.join(names)}{known}",
+        RuntimeWarning,
+        stacklevel=stacklevel + 1,
+    )
+
+
 def read_environment(
     *,
     rank: int | None = None,
@@ -97,10 +140,10 @@ def read_environment(
 
     def choose(name: str, argument: object) -> tuple[object, str]:
         """The value in force (``None`` if there is none) and what to call it in an error."""
-        variable = f"COLLECTIVES_{name.upper()}"
+        variable = PREFIX + name.upper()
         if argument is not None:
             return argument, f"{name}="
-        return variables.get(variable) or None, variable
+        return _lookup(variables, variable), variable
 
     rank_value, rank_source = choose("rank", rank)
     size_value, size_source = choose("size", size)
@@ -153,8 +196,8 @@ def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
     Raises:
         ValueError: the variable is not a number of bytes.
     """
-    text = (os.environ if environ is None else environ).get("COLLECTIVES_SYMMETRIC_HEAP", "")
-    if not text:
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_SYMMETRIC_HEAP")
+    if text is None:
         return DEFAULT_HEAP
     units = {"K": 10, "M": 20, "G": 30, "T": 40}
     digits, shift = (text[:-1], units[text[-1].upper()]) if text[-1].upper() in units else (text, 0)
@@ -164,6 +207,25 @@ def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
             "you like"
         )
     return int(digits) << shift
+
+
+def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
+    """Threads that a reduction over the replicas of this process may use; 0: as many as there are cores for it.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable is not a number of threads.
+    """
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_NUM_THREADS")
+    return 0 if text is None else _integer(text, "COLLECTIVES_NUM_THREADS", 1, MAX_THREADS)
+
+
+def _lookup(variables: Mapping[str, str], name: str) -> str | None:
+    """The value of a variable of the table, ``None`` when it is not set or empty."""
+    assert name in VARIABLES, f"{name} is not in the table of csrc/core/environment.h"
+    return variables.get(name) or None
 
 
 def _integer(value: object, source: str, low: int, high: int) -> int:

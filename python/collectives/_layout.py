@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._arrays import empty
 from .errors import MismatchError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def exchange(
     everyone = np.empty((comm.size, *own.shape), np.int64)
     name = None if name is None else f"{name} (lengths)"
     counts = [own.size] * comm.size
-    comm._start("all_gather", [own], [everyone], "sum", 0, "auto", False, timeout, name, False, counts).wait()
+    comm._start("all_gather", [own], [everyone], "sum", 0, "auto", False, timeout, name, False, counts, None).wait()
     return everyone
 
 
@@ -176,7 +177,7 @@ def check_writable(out: Sequence[Array]) -> None:
 
 def new_outputs(shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Array]:
     """Arrays for results, in native byte order."""
-    return [np.empty(shape, dtype.newbyteorder("=")) for shape in shapes]
+    return [empty(shape, dtype) for shape in shapes]
 
 
 def apart(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:

@@ -7,7 +7,7 @@ import threading
 import weakref
 
 from . import _bootstrap, _core, _leaving
-from ._environment import Environment, read_environment, read_symmetric_heap
+from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from .communicator import Communicator
 from .errors import CollectivesError
 
@@ -35,7 +35,8 @@ def init(
     """Joins the job of this process and returns its communicator.
 
     Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on); when
-    nothing is said at all, the world is this process alone.
+    nothing is said at all, the world is this process alone. A variable that begins with ``COLLECTIVES_`` and is unknown
+    gives a RuntimeWarning.
 
     Args:
         rank, size: the number of this process and how many there are.
@@ -51,6 +52,7 @@ def init(
         ValueError, TypeError: an argument or variable is not acceptable.
     """
     global _world  # noqa: PLW0603
+    warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
     environment = read_environment(
         rank=rank, size=size, rendezvous=rendezvous, token=token, transport=transport, timeout=timeout
     )

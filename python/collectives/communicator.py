@@ -1,72 +1,33 @@
 """The communicator: what a rank calls.
 
 The calls themselves (``all_reduce``, ``broadcast``, ``reduce``, ``barrier``) are methods of the compiled base class;
-what is not one plain array comes back here, to ``_general``.
+what is not one plain array goes to ``_whole``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _groups, _parts, _symmetric
-from ._arguments import Array, as_arrays, check_dtypes, check_options, check_outputs, is_plain, plain, same_memory
+from . import _core, _groups, _messages, _objects, _parts, _symmetric, _whole
+from ._arguments import Array
 from ._layout import Counts
+from ._work import Work
 
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
 
 
-class Work:
-    """A collective in flight, from a call with ``async_op=True``.
-
-    The arrays of the call must be left alone until it is over.
-    """
-
-    def __init__(self, work: _core.Work, result: Any, finish: Callable[[], None]) -> None:
-        self._work = work
-        self._result = result
-        self._finish: Callable[[], None] | None = finish
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits for the end of the collective.
-
-        Args:
-            timeout: seconds; ``None`` waits as long as the collective's own deadline allows.
-
-        Raises:
-            TimeoutError: it is not over yet; the work goes on and can be waited for again.
-            CollectivesError: it failed.
-        """
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout is {timeout!r}; seconds, at least 0, are accepted")
-        if not self._work.wait(-1.0 if timeout is None else timeout):
-            raise TimeoutError(f"the collective is not over after {timeout} s; it goes on and can be waited for again")
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()
-
-    def done(self) -> bool:
-        """True when the collective is over, well or not."""
-        return self._work.done()
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Waits as ``wait`` does and returns what the blocking call would have returned."""
-        self.wait(timeout)
-        return self._result
-
-    @property
-    def algorithm(self) -> str:
-        """The name of the algorithm in use."""
-        return self._work.algorithm
+__all__ = ["Communicator", "Work"]
 
 
 class Communicator(_core.Communicator):
-    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``, and out of another one by
-    ``split``, ``dup`` and ``new_group``.
+    """A group of ranks, as one of them sees it.
+
+    Made by ``init``, ``spawn`` and ``local_group``, and out of another one by ``split``, ``dup`` and ``new_group``.
 
     All ranks must issue the same collectives in the same order. The result has the same bits on every rank. A
     communicator whose collective failed cannot be used again.
@@ -213,6 +174,7 @@ class Communicator(_core.Communicator):
         *,
         out: ArrayOrList | None = None,
         counts: Counts = None,
+        factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: bool = False,
@@ -226,13 +188,13 @@ class Communicator(_core.Communicator):
             op: see ``all_reduce``.
             out: where the part of this rank goes; a new array otherwise. It may be this rank's part of ``x``.
             counts: the rows of each rank, the same on all ranks; equal parts otherwise.
-            algorithm, deterministic, async_op, timeout, name: see ``all_reduce``.
+            factor, algorithm, deterministic, async_op, timeout, name: see ``all_reduce``.
 
         Raises:
             MismatchError: ranks disagree, for example in the length of ``x``.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        options = _parts.Options(algorithm, async_op, timeout, name, op, deterministic)
+        options = _parts.Options(algorithm, async_op, timeout, name, op, deterministic, factor=factor)
         return _parts.reduce_scatter(self, x, out, counts, options)
 
     def all_to_all(
@@ -262,78 +224,56 @@ class Communicator(_core.Communicator):
         """
         return _parts.all_to_all(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name))
 
-    def _general(
+    def send(
         self,
-        collective: str,
-        x: Any,
-        op: Any,
-        root: Any,
-        out: Any,
-        algorithm: Any,
-        deterministic: Any,
-        async_op: Any,
-        timeout: Any,
-        name: Any,
+        x: ArrayOrList,
+        dest: int,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
     ) -> Any:
-        """One collective call with any arguments: checks them, copies what cannot take part as it is, and starts it."""
-        op = "sum" if op is None else op
-        root = 0 if root is None else root
-        algorithm = "auto" if algorithm is None else algorithm
-        check_options(self._size, op, root, algorithm, timeout, name)
-        inputs: list[Array] = []
-        outputs: list[Array] = []
-        if collective != "barrier":
-            inputs = as_arrays(x, "x")
-            check_dtypes(inputs, collective, op)
-            outputs = inputs if out is None else as_arrays(out, "out")
-            if out is not None:
-                check_outputs(inputs, outputs)
-        # Only these ranks' outputs are written.
-        written = collective != "reduce" or root == self._rank
-        read_only = [i for i, a in enumerate(outputs) if not a.flags.writeable]
-        if read_only and (written or out is not None):
-            which = "the array" if len(outputs) == 1 else f"tensor {read_only[0]}"
-            raise ValueError(f"{which} is read-only and would be written; pass a writable array, or out=")
-        contiguous_in = [plain(a) for a in inputs]
-        if out is None:
-            contiguous_out = contiguous_in
-        else:
-            # An output that shares memory with an input cannot be written before all inputs were read.
-            contiguous_in = [
-                i.copy() if np.shares_memory(i, o) and not same_memory(i, o) else i
-                for i, o in zip(contiguous_in, outputs, strict=True)
-            ]
-            contiguous_out = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in outputs]
-        work = self._start(
-            collective,
-            contiguous_in,
-            contiguous_out,
-            op,
-            int(root),
-            algorithm,
-            bool(deterministic),
-            timeout,
-            name,
-            bool(async_op),
-            None,
-        )
+        """Sends an array, or a list of arrays of one dtype, to rank ``dest``, which calls ``recv``.
 
-        def finish() -> None:
-            for target, source in zip(outputs, contiguous_out, strict=True):
-                if target is not source and written:
-                    target[...] = source
+        Messages of one tag between two ranks arrive in the order of their sends; those of different tags do not wait
+        for each other, nor for collectives. A short message is on its way when the call returns; a long one when the
+        receiver has it.
 
-        result = None if collective == "barrier" else x if out is None else out
-        pending = Work(work, result, finish)
-        if async_op:
-            return pending
-        return pending.result()
+        Args:
+            x: what is sent.
+            dest: a rank of this communicator, not this one.
+            tag: 0 to 2**24 - 1.
+            async_op, timeout, name: see ``all_reduce``.
+
+        Raises:
+            MismatchError: the receiver expects other lengths or another dtype. The communicator is then closed.
+        """
+        return _messages.send(self, x, dest, tag, async_op, timeout, name)
+
+    def recv(
+        self,
+        x: ArrayOrList,
+        source: int,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Receives what rank ``source`` sends with this tag into ``x``, of the same shapes and dtype; see ``send``."""
+        return _messages.recv(self, x, source, tag, async_op, timeout, name)
+
+    def _general(self, collective: str, *arguments: Any) -> Any:
+        """What the compiled methods leave to Python; the arguments are theirs, None where nothing was given."""
+        return _whole.start(self, collective, *arguments)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Parts the ranks into groups, one for each color. A collective call.
 
-        The new communicators count their own collectives: what is in flight on one neither waits for another nor fails
-        with it. They share the connections and the memory of this process, and live on when this communicator is closed.
+        The new communicators count their own collectives: what is in flight on one neither waits for another nor
+        fails with it. They share the connections and the memory of this process, and live on when this communicator
+        is closed.
 
         Args:
             color: which group this rank joins, 0 or more; ``None`` for none.
@@ -345,17 +285,18 @@ class Communicator(_core.Communicator):
         Raises:
             TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
             MismatchError: another rank made another call.
-            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room but
+            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room
+            but
                 for symmetric memory, ``empty`` of the group gives ordinary arrays.
         """
         return _groups.split(self, color, key)
 
     def dup(self) -> Communicator:
-        """A communicator of the same ranks with a sequence of collectives of its own. A collective call; see ``split``."""
+        """A communicator of the same ranks that counts its own collectives. A collective call; see ``split``."""
         return _groups.dup(self)
 
     def new_group(self, ranks: Iterable[int]) -> Communicator | None:
-        """A communicator of some of the ranks: its rank i is ``ranks[i]``. A collective call of all ranks; see ``split``.
+        """A communicator of some of the ranks: its rank i is ``ranks[i]``. All ranks make the call; see ``split``.
 
         Args:
             ranks: the members, the same list on every rank.
@@ -368,3 +309,31 @@ class Communicator(_core.Communicator):
             MismatchError: ranks passed different lists.
         """
         return _groups.new_group(self, ranks)
+
+    def broadcast_object(self, obj: Any, root: int = 0) -> Any:
+        """Gives every rank the object of rank ``root``, which gets `obj` itself; on the others `obj` does not count.
+
+        Contiguous NumPy arrays inside are not copied into the pickle; they are read-only where those of the root are.
+        Unpickling executes code that the sender chooses: only for jobs that trust all ranks, which are authenticated.
+
+        Raises:
+            CollectivesError: `root` could not pickle `obj` and raises its own error. The communicator goes on, also
+                when unpickling fails; that is raised on the rank where it does.
+        """
+        return _objects.broadcast_object(self, obj, root)
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """The objects of all ranks, by rank; the entry of this rank is `obj` itself. See ``broadcast_object``."""
+        return _objects.all_gather_object(self, obj)
+
+    def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """As ``all_gather_object``, but only rank ``root`` gets the list; the others get None."""
+        return _objects.gather_object(self, obj, root)
+
+    def scatter_object(self, objs: Sequence[Any] | None, root: int = 0) -> Any:
+        """Gives rank i entry i of `objs` of rank ``root``, where it is the entry itself; others may pass None.
+
+        Raises TypeError or ValueError on `root` where `objs` is not one object for each rank, and CollectivesError on
+        the others. See ``broadcast_object``.
+        """
+        return _objects.scatter_object(self, objs, root)

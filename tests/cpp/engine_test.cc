@@ -89,7 +89,7 @@ std::unique_ptr<Item> make_item(std::mt19937_64& random, int rank, int size) {
     algorithm = &all[below(all.size())];
     problem.collective = algorithm->collective;
     problem.dtype = DType::kInt64;
-  } while (!algorithm->unsupported(problem, topology).empty());
+  } while (has_parts(algorithm->collective) || !algorithm->unsupported(problem, topology).empty());
   item->call.collective = algorithm->collective;
   item->call.dtype = DType::kInt64;
   item->call.root = below(size);
@@ -116,8 +116,8 @@ std::unique_ptr<Item> make_item(std::mt19937_64& random, int rank, int size) {
     case Collective::kBroadcast:
       item->expected = base + item->call.root;
       break;
-    case Collective::kBarrier:
-      item->expected = -1;
+    default:
+      item->expected = -1;  // a barrier
       break;
   }
   return item;

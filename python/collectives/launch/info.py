@@ -11,7 +11,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from .._environment import library_version
+from .._environment import library_version, unknown_variables, variables_set
 from .._sockets import interface_addresses
 
 _FRAMEWORKS = {  # module: names of its distributions
@@ -19,21 +19,25 @@ _FRAMEWORKS = {  # module: names of its distributions
     "torch": ("torch",),
     "jax": ("jax",),
 }
-_NCCL_WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu13", "nvidia-nccl-cu11")
+_NCCL_WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def info() -> dict[str, Any]:
-    """Version, instruction set, compiler, transports, and what was found of CUDA, NCCL, TensorFlow, torch and JAX.
+    """Version, instruction set, compiler, variables, transports, and what was found of CUDA, NCCL and frameworks.
 
     Returns:
         a dictionary of JSON values. What may be missing is ``{"found": bool, "version": str, "where": str, "why":
         str}`` (keys that do not apply are left out); ``why`` says why it is missing and how to get it.
+        ``"environment"`` has the variables of the library that are set, with their values (the token is not shown), and
+        ``"unknown_environment"`` those that are unknown, each with the one that was probably meant or ``""``.
     """
     found: dict[str, Any] = {
         "version": library_version(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} CPUs",
         **_core(),
+        "environment": variables_set(),
+        "unknown_environment": unknown_variables(),
         "transports": _transports(),
         "cuda": _cuda(),
         "nccl": _nccl(),
@@ -52,6 +56,12 @@ def format_info(found: dict[str, Any]) -> str:
     ]
     if "core_error" in found:
         lines.append(f"  core             missing: {found['core_error']}")
+    lines.append("environment")
+    lines += [f"  {name:<27}  {value}" for name, value in found["environment"].items()]
+    for name, meant in found["unknown_environment"].items():
+        lines.append(f"  {name:<27}  unknown, has no effect{f'; did you mean {meant}?' if meant else ''}")
+    if not found["environment"] and not found["unknown_environment"]:
+        lines.append("  no variable of collectives is set")
     for title, entries in (
         ("transports", found["transports"]),
         ("found", {name: found[name] for name in ("cuda", "nccl", *_FRAMEWORKS)}),

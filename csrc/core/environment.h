@@ -1,0 +1,80 @@
+// The environment variables of the library: one table, and the only functions that read variables in C++.
+//
+// docs/environment.md is written from the table by tools/make_environment_page.py, and the Python layer, which reads
+// most of the variables, knows only those of the table. A new variable is an entry here and a reader.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace collectives {
+
+// All in words, for the page. `accepted` and `fallback` are Markdown.
+struct EnvironmentVariable {
+  std::string_view name;
+  std::string_view accepted;  // type and accepted values
+  std::string_view fallback;  // what holds when the variable is not set, or is empty
+  std::string_view meaning;   // one sentence without its full stop
+  std::string_view reader;    // the file that reads it
+};
+
+inline constexpr std::string_view kLaunchReader = "python/collectives/_environment.py";
+
+inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
+    {"COLLECTIVES_RANK", "integer from 0 to size - 1", "0 in a world of one", "The number of this process",
+     kLaunchReader},
+    {"COLLECTIVES_SIZE", "integer from 1 to 1048576", "1", "How many processes the job has", kLaunchReader},
+    {"COLLECTIVES_RENDEZVOUS", "`host:port`, `[address]:port` for IPv6", "none; needed when size > 1",
+     "Where rank 0 listens and the others come to, the same text on all ranks", kLaunchReader},
+    {"COLLECTIVES_TOKEN", "any text", "none; needed unless the rendezvous is on loopback",
+     "Secret of the job, the same on all ranks: random, for example the output of `openssl rand -hex 32`",
+     kLaunchReader},
+    {"COLLECTIVES_TRANSPORT", "`auto`, `shm` or `tcp`", "`auto`",
+     "What carries the data, the same on all ranks; `auto` is shared memory between ranks of a host and TCP between "
+     "hosts",
+     kLaunchReader},
+    {"COLLECTIVES_TIMEOUT", "seconds > 0", "60 for starting, 600 for a collective",
+     "How long ranks wait for each other", kLaunchReader},
+    {"COLLECTIVES_SYMMETRIC_HEAP", "bytes, with K, M, G or T behind the number if you like", "`64G`",
+     "Address space, not memory, that each rank reserves for `comm.empty`, the same on all ranks; lower it where "
+     "address space is limited (`ulimit -v`)",
+     kLaunchReader},
+    {"COLLECTIVES_RENDEZVOUS_FD", "number of a descriptor", "none",
+     "Set by launchers for rank 0: an inherited socket that listens on the rendezvous already", kLaunchReader},
+    {"COLLECTIVES_NUM_THREADS", "1 to 1024", "as many as there are cores for it",
+     "Threads of a reduction over replicas of one process (`collectives.cross_device_ops`), the caller among them; "
+     "it does not change results",
+     kLaunchReader},
+    {"COLLECTIVES_ISA", "`avx512`, `avx2` or `baseline`", "the best that the machine has",
+     "Instruction set of the reducers, for tests and comparisons; all give the same bits", "csrc/core/reducer.cc"},
+};
+
+constexpr bool is_environment_variable(std::string_view name) {
+  for (const EnvironmentVariable& variable : kEnvironmentVariables) {
+    if (variable.name == name) return true;
+  }
+  return false;
+}
+
+// The name of a variable. One that is not in the table does not compile.
+class VariableName {
+ public:
+  consteval VariableName(const char* name) : name_(name) {  // NOLINT(google-explicit-constructor): stands for a literal
+    if (!is_environment_variable(name)) not_in_the_table_of_environment_variables();
+  }
+  const char* text() const { return name_; }
+
+ private:
+  static void not_in_the_table_of_environment_variables();  // not constexpr, so the compiler stops at the call
+  const char* name_;
+};
+
+// The value of a variable; nothing when it is not set or is empty.
+std::optional<std::string> environment(VariableName name);
+
+// The value of a variable as a decimal integer from `low` to `high`. Throws ArgumentError for any other text.
+std::optional<std::int64_t> environment_integer(VariableName name, std::int64_t low, std::int64_t high);
+
+}  // namespace collectives

@@ -1,0 +1,75 @@
+// Point-to-point messages, as a communicator drives them.
+
+#include "core/error.h"
+#include "runtime/communicator.h"
+
+namespace collectives {
+
+std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
+  refuse_after_fork();
+  const std::lock_guard guard(engine_->lock());
+  heed_before_call();
+  const Message& message = call.message;
+  if (message.peer < 0 || message.peer >= size() || message.peer == rank()) {
+    throw ArgumentError("rank " + std::to_string(message.peer) + " cannot be the other side of a message of rank " +
+                        std::to_string(rank()) + ": the group has ranks 0 to " + std::to_string(size() - 1) +
+                        ", and a rank sends nothing to itself");
+  }
+  if (message.tag < 0 || message.tag > kMaxTag) {
+    throw ArgumentError("tag " + std::to_string(message.tag) + " is out of range: 0 to " + std::to_string(kMaxTag));
+  }
+  static const auto plan = [] {
+    auto empty = std::make_shared<Plan>();
+    empty->problem.collective = Collective::kMessage;
+    return empty;
+  }();
+  auto work = std::make_shared<Work>();
+  work->plan = plan;
+  work->message = message;
+  work->input_spans = work->output_spans = message.sending ? call.input : call.output;
+  std::int64_t bytes = 0;
+  for (const Span& span : work->input_spans) {
+    work->counts.push_back(span.bytes / static_cast<std::int64_t>(size_of(call.dtype)));
+    bytes += span.bytes;
+  }
+  work->input = work->output = {work->input_spans.data(), static_cast<std::int64_t>(work->input_spans.size()), bytes};
+  work->signature =
+      make_signature(Collective::kMessage, Op::kSum, call.dtype, MemoryKind::kPrivate, false, 0, 0, work->counts);
+  work->timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
+  work->name = call.name;
+  messages_->start(work);
+  drive();
+  engine_->wake_waiters();
+  if (async && !work->finished()) {
+    engine_->start_progress_thread();
+  }
+  return work;
+}
+
+bool Communicator::drive_messages() {
+  bool moved = messages_->progress();
+  const std::vector<std::shared_ptr<Work>> works = messages_->active();
+  for (const auto& work : works) {
+    moved = (!work->finished() && step_message(work)) || moved;
+  }
+  return moved;
+}
+
+// True when the work is finished.
+bool Communicator::step_message(const std::shared_ptr<Work>& work) {
+  switch (Messages::look(*work)) {
+    case Progress::kDone:
+      messages_->end(*work);
+      work->state.store(WorkState::kDone, std::memory_order_release);
+      engine_->note_finished();
+      return true;
+    case Progress::kMismatch:
+      mismatch(*work, work->message.peer, Signature(work->streams[0].peer_signature));
+      return true;
+    case Progress::kBlocked:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace collectives

@@ -1,0 +1,116 @@
+// What a communicator looks after every few milliseconds: disagreement, ranks that have left, and the time.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/error.h"
+#include "runtime/communicator.h"
+#include "runtime/words.h"
+
+namespace collectives {
+
+std::vector<std::shared_ptr<Work>> Communicator::pending() const {
+  std::vector<std::shared_ptr<Work>> all = active_;
+  all.insert(all.end(), queued_.begin(), queued_.end());
+  all.insert(all.end(), messages_->active().begin(), messages_->active().end());
+  return all;
+}
+
+std::vector<int> Communicator::missing(const Work& work) const {
+  return work.is_message() ? std::vector<int>{work.message.peer} : executor_->missing(work);
+}
+
+// Where in the order of collectives a failure of the work belongs: a message has no place of its own.
+std::int64_t Communicator::position(const Work& work) const {
+  return static_cast<std::int64_t>(work.is_message() ? executor_->completed : work.sequence);
+}
+
+void Communicator::look_after(Clock::time_point now) {
+  if (error_ != nullptr || closed_) {
+    return;
+  }
+  heed_reports(now);
+  const std::vector<std::shared_ptr<Work>> works = pending();
+  for (const auto& work : works) {
+    if (error_ != nullptr || work->state.load() != WorkState::kActive) {
+      continue;
+    }
+    if (!work->is_message() && executor_->find_mismatch(*work)) {
+      mismatch(*work, executor_->mismatched_rank(), executor_->mismatched_signature());
+    } else {
+      fail_without_ranks_that_left(work);
+    }
+  }
+  for (const auto& work : works) {
+    if (error_ == nullptr && !work->finished()) {
+      check_time(*work, now);
+    }
+  }
+  std::erase_if(active_, [](const auto& work) { return work->finished(); });
+}
+
+// Fails when the work waits for a rank that has left.
+void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& work) {
+  for (const int r : missing(*work)) {
+    if (!has_left(r) && peer(r).state == Peer::State::kThere) {
+      continue;
+    }
+    // What it did before it left may be enough to go on.
+    if (work->is_message() ? step_message(work) : step(*work, 1)) {
+      engine_->note_finished();
+      return;
+    }
+    const std::vector<int> still = missing(*work);
+    if (std::find(still.begin(), still.end(), r) == still.end()) {
+      continue;
+    }
+    Report report;
+    report.kind = ErrorKind::kPeer;
+    report.reporter = rank();
+    report.culprit = r;
+    report.sequence = position(*work);
+    report.text = who(r) + " has left the group before this " +
+                  (work->is_message() ? "message" : "collective; all ranks must issue the same collectives");
+    fail(report);
+    return;
+  }
+}
+
+// Warns, and later fails, when a work takes too long.
+void Communicator::check_time(Work& work, Clock::time_point now) {
+  if (!work.posted) {
+    work.posted = now;
+  }
+  const double age = seconds_since(*work.posted, now);
+  const bool late = age >= work.timeout_s;
+  if (!late && (work.warned || age < options_.warn_s)) {
+    return;
+  }
+  std::vector<std::string> waited_for;
+  int culprit = -1;
+  const Work& blocked = active_.empty() || work.is_message() ? work : *active_.front();
+  if (blocked.state.load() == WorkState::kActive) {
+    for (const int r : missing(blocked)) {
+      waited_for.push_back(who(r));
+      culprit = culprit < 0 ? r : culprit;
+    }
+  }
+  const std::string waiting = call_text(work) + " has waited " + seconds_text(age) + " for " +
+                              (waited_for.empty() ? "earlier collectives to end on all ranks" : join(waited_for));
+  if (!late) {
+    work.warned = true;
+    std::fprintf(stderr, "collectives: warning: %s, %s; it gives up after %s\n", who(rank()).c_str(), waiting.c_str(),
+                 seconds_text(work.timeout_s).c_str());
+    return;
+  }
+  Report report;
+  report.kind = ErrorKind::kDeadline;
+  report.reporter = rank();
+  report.culprit = culprit;
+  report.sequence = position(work);
+  report.text = waiting + ", longer than its timeout of " + seconds_text(work.timeout_s) +
+                "; see what those ranks do, or raise timeout= or COLLECTIVES_TIMEOUT";
+  fail(report);
+}
+
+}  // namespace collectives

@@ -1,0 +1,255 @@
+#include "transports/mapped_mail.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <vector>
+
+#include "transports/consume.h"
+
+namespace collectives {
+namespace {
+
+constexpr std::int64_t kEagerBytes = kFifoCellBytes;
+// Messages that nobody has asked for yet; more of them stay in the fifo, and their senders wait.
+constexpr std::size_t kMaxUnexpected = 2048;
+
+struct KeyHash {
+  std::size_t operator()(const StreamKey& key) const {
+    return std::hash<std::uint64_t>()(key.sequence * 0x9e3779b97f4a7c15U + key.communicator);
+  }
+};
+
+struct MailStream {
+  Stream* stream = nullptr;  // nullptr until this rank opens it
+  Signature signature;       // the peer's
+  bool heard = false;        // a cell of the peer has come
+  bool welcome = false;      // the peer waits for the rest
+  bool welcomed = false;     // this rank has said so
+  std::int64_t sent = 0;
+  std::int64_t received = 0;
+  std::vector<std::byte> stash;  // arrived and not delivered: from stash_head on
+  std::int64_t stash_head = 0;
+  std::int64_t tokens = 0;
+};
+
+class MappedMail final : public Link {
+ public:
+  MappedMail(const Domain& domain, int peer, std::string_view transport)
+      : domain_(domain), me_(domain.rank()), peer_(peer), transport_(transport) {}
+
+  std::string_view transport() const override { return transport_; }
+
+  void open(Stream& stream) override {
+    MailStream& s = streams_[stream.key];
+    unexpected_ -= s.heard ? 1 : 0;
+    s.stream = &stream;
+    stream.link_state = &s;
+    if (s.heard) {
+      stream.peer_seen = true;
+      stream.peer_signature = s.signature;
+    }
+    open_.push_back(&s);
+  }
+
+  void close(Stream& stream) override {
+    std::erase(open_, static_cast<MailStream*>(stream.link_state));
+    stream.link_state = nullptr;
+    streams_.erase(stream.key);
+  }
+
+  bool progress() override {
+    bool moved = receive();
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      moved = deliver(*open_[i]) || moved;
+    }
+    return send() || moved;
+  }
+
+  // Failure and departure travel through the control page of the domain.
+  void abort(const std::string& /*report*/) override {}
+  void shut_down() override {}
+  LinkEvent event() override { return {}; }
+  int descriptor() const override { return -1; }
+
+ private:
+  bool full() {
+    if (written_ - acknowledged_ == kFifoCells) {
+      acknowledged_ = domain_.ack(me_, peer_, Channel::kMail).value.load(std::memory_order_acquire);
+    }
+    return written_ - acknowledged_ == kFifoCells;
+  }
+
+  void put(const StreamKey& key, const Signature& signature, MailKind kind, std::int64_t bytes) {
+    FifoCell& cell = domain_.cell(me_, peer_, written_, Channel::kMail);
+    cell.sequence = key.sequence;
+    cell.communicator = key.communicator;
+    cell.kind = kind;
+    cell.bytes = static_cast<std::uint64_t>(bytes);
+    cell.signature = signature;
+    cell.word.store(++written_, std::memory_order_release);
+    domain_.wake(peer_);
+  }
+
+  bool send() {
+    bool moved = false;
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      MailStream& s = *open_[i];
+      if (!s.welcomed && wants_more(s)) {
+        if (full()) {
+          return moved;
+        }
+        s.welcomed = true;
+        put(s.stream->key, s.stream->signature, MailKind::kWelcome, 0);
+        moved = true;
+      }
+      while (!s.stream->sends.empty()) {
+        SendRequest& request = *s.stream->sends.front();
+        const std::int64_t room = s.welcome ? kFifoCellBytes : kEagerBytes - s.sent;
+        if (room <= 0 && !request.token) {
+          break;  // until the peer waits for it
+        }
+        if (full()) {
+          return moved;
+        }
+        send_cell(s, request, room);
+        moved = true;
+      }
+    }
+    return moved;
+  }
+
+  void send_cell(MailStream& s, SendRequest& request, std::int64_t room) {
+    std::byte* data = domain_.cell_data(me_, peer_, written_, Channel::kMail);
+    std::int64_t filled = 0;
+    while (filled < std::min(room, kFifoCellBytes) && request.remaining > 0) {
+      const Span piece = request.source.piece(std::min(room - filled, request.remaining));
+      std::memcpy(data + filled, piece.data, piece.bytes);
+      request.source.advance(piece.bytes);
+      request.remaining -= piece.bytes;
+      filled += piece.bytes;
+    }
+    s.sent += filled;
+    bytes_sent += filled;
+    put(s.stream->key, s.stream->signature, MailKind::kData, filled);
+    if (request.remaining == 0) {
+      request.done = true;
+      s.stream->sends.erase(s.stream->sends.begin());
+    }
+  }
+
+  // More is expected than the peer gives without being asked.
+  static bool wants_more(const MailStream& s) {
+    return !s.stream->receives.empty() && s.received + s.stream->receives.front()->remaining > kEagerBytes;
+  }
+
+  bool receive() {
+    bool moved = false;
+    for (;;) {
+      const FifoCell& cell = domain_.cell(peer_, me_, read_, Channel::kMail);
+      if (cell.word.load(std::memory_order_acquire) != read_ + 1) {
+        return moved;
+      }
+      if (!take_cell(cell, domain_.cell_data(peer_, me_, read_, Channel::kMail))) {
+        return moved;
+      }
+      domain_.ack(peer_, me_, Channel::kMail).value.store(++read_, std::memory_order_release);
+      domain_.wake(peer_);
+      moved = true;
+    }
+  }
+
+  // False when the cell has to wait.
+  bool take_cell(const FifoCell& cell, std::byte* data) {
+    const StreamKey key{cell.communicator, cell.sequence};
+    if (cell.kind == MailKind::kWelcome) {
+      streams_[key].welcome = true;  // perhaps before this rank sends; never after it has sent all
+      return true;
+    }
+    if (unexpected_ >= kMaxUnexpected && !streams_.contains(key)) {
+      return false;
+    }
+    MailStream& s = streams_[key];
+    if (!s.heard) {
+      unexpected_ += s.stream == nullptr ? 1 : 0;
+      s.heard = true;
+      s.signature = cell.signature;
+      if (s.stream != nullptr) {
+        s.stream->peer_seen = true;
+        s.stream->peer_signature = s.signature;
+      }
+    }
+    const auto bytes = static_cast<std::int64_t>(cell.bytes);
+    std::int64_t used = 0;
+    if (bytes == 0) {
+      ++s.tokens;
+    } else if (deliverable(s) && s.stash.empty()) {
+      used = give(s, data, bytes);
+    }
+    s.stash.insert(s.stash.end(), data + used, data + bytes);
+    return true;
+  }
+
+  // Gives bytes to the requests that wait for them; returns how many it could.
+  static std::int64_t give(MailStream& s, std::byte* data, std::int64_t bytes) {
+    std::int64_t used = 0;
+    auto& receives = s.stream->receives;
+    while (used < bytes && !receives.empty()) {
+      ReceiveRequest& request = *receives.front();
+      used += consume(request, data + used, bytes - used);
+      if (request.remaining == 0) {
+        request.done = true;
+        receives.erase(receives.begin());
+      }
+    }
+    s.received += used;
+    return used;
+  }
+
+  static bool deliverable(const MailStream& s) { return s.stream != nullptr && s.signature == s.stream->signature; }
+
+  // Gives what has come before to the requests that have been posted since.
+  static bool deliver(MailStream& s) {
+    if (!s.heard || !deliverable(s)) {
+      return false;
+    }
+    bool moved = false;
+    if (!s.stash.empty()) {
+      const auto left = static_cast<std::int64_t>(s.stash.size()) - s.stash_head;
+      const std::int64_t used = give(s, s.stash.data() + s.stash_head, left);
+      s.stash_head += used;
+      moved = used > 0;
+      if (used == left) {
+        s.stash = {};
+        s.stash_head = 0;
+      }
+    }
+    auto& receives = s.stream->receives;
+    while (s.tokens > 0 && !receives.empty() && receives.front()->token) {
+      receives.front()->done = true;
+      receives.erase(receives.begin());
+      --s.tokens;
+      moved = true;
+    }
+    return moved;
+  }
+
+  const Domain& domain_;
+  int me_;
+  int peer_;
+  std::string transport_;
+  std::unordered_map<StreamKey, MailStream, KeyHash> streams_;
+  std::vector<MailStream*> open_;
+  std::size_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
+  std::uint64_t written_ = 0;
+  std::uint64_t acknowledged_ = 0;
+  std::uint64_t read_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> make_mapped_mail(const Domain& domain, int peer, std::string_view transport) {
+  return std::make_unique<MappedMail>(domain, peer, transport);
+}
+
+}  // namespace collectives

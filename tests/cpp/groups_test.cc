@@ -1,0 +1,169 @@
+// Stress test of groups, for the sanitizers: every rank has a thread for each group that it is in, all over the engine
+// of that rank, while one more thread makes and closes groups. Usage: groups_test [calls]
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/reservation.h"
+
+namespace {
+
+using namespace collectives;
+
+void check(bool holds, const std::string& what) {
+  if (!holds) {
+    std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+    std::_Exit(1);
+  }
+}
+
+struct World {
+  std::vector<Mapping> segments;
+  std::vector<int> doorbells;
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  World(int size, const Limits& limits) {
+    const SegmentLayout layout(size, limits, 1 << 20, HostMemory::default_arena_bytes(size, limits, 1 << 20));
+    std::vector<std::byte*> bases;
+    for (int r = 0; r < size; ++r) {
+      segments.push_back(find_memory("host").map(-1, layout.total));
+      bases.push_back(segments.back().data());
+      doorbells.push_back(eventfd(0, EFD_NONBLOCK));
+    }
+    for (int r = 0; r < size; ++r) {
+      auto memory = std::make_shared<HostMemory>(r, limits, layout, find_memory("host"), bases, doorbells,
+                                                 std::make_shared<int>(0));
+      auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), dup(doorbells[r]), size, memory);
+      CommunicatorOptions options;
+      options.topology = one_host(r, size);
+      options.mapped_transport = "local";
+      options.timeout_s = 120;
+      ranks.push_back(std::make_unique<Communicator>(engine, memory->world_domain(), options));
+    }
+  }
+  World(const World&) = delete;
+  ~World() {
+    ranks.clear();
+    for (const int doorbell : doorbells) {
+      close(doorbell);
+    }
+  }
+};
+
+// What the ranks tell each other when they make a group: a table that is read between two barriers.
+struct Table {
+  std::barrier<> barrier;
+  std::vector<std::uint32_t> numbers;
+  std::vector<int> claimed;
+  std::vector<Place> places;
+  explicit Table(int size) : barrier(size), numbers(size), claimed(size), places(size) {}
+};
+
+// A group of all ranks, in reverse order.
+std::unique_ptr<Communicator> make(Communicator& parent, Table& table) {
+  const int size = parent.size();
+  std::vector<int> members;
+  for (int r = size - 1; r >= 0; --r) {
+    members.push_back(r);
+  }
+  for (;;) {
+    parent.engine()->lock().lock();
+    table.numbers[parent.rank()] = parent.engine()->propose_number();
+    parent.engine()->lock().unlock();
+    table.barrier.arrive_and_wait();
+    const std::uint32_t number = *std::max_element(table.numbers.begin(), table.numbers.end());
+    Reservation reservation(parent, number, members);
+    table.claimed[parent.rank()] = reservation.claimed() ? 1 : 0;
+    table.places[size - 1 - parent.rank()] = reservation.place();
+    table.barrier.arrive_and_wait();
+    const bool all = std::count(table.claimed.begin(), table.claimed.end(), 1) == size;
+    const std::vector<Place> places = table.places;
+    table.barrier.arrive_and_wait();
+    if (all) {
+      return reservation.make(places);
+    }
+    reservation.cancel();
+  }
+}
+
+// Sums of the ranks, blocking and in flight.
+void use(Communicator& group, int calls, int salt) {
+  std::vector<std::vector<std::int64_t>> data(8);
+  std::vector<std::shared_ptr<Work>> works(data.size());
+  const int expected = group.size() * (group.size() - 1) / 2;
+  for (int i = 0; i < calls; ++i) {
+    const std::size_t slot = i % data.size();
+    if (works[slot] != nullptr) {
+      group.wait(*works[slot], -1);
+      for (const std::int64_t value : data[slot]) {
+        check(value == expected, "group " + std::to_string(group.options().id) + ": " + std::to_string(value));
+      }
+    }
+    data[slot].assign((i * 37 + salt) % 5 == 0 ? 3000 : 10, group.rank());
+    Call call;
+    call.dtype = DType::kInt64;
+    call.input = {{reinterpret_cast<std::byte*>(data[slot].data()),
+                   static_cast<std::int64_t>(data[slot].size() * sizeof(std::int64_t))}};
+    call.output = call.input;
+    if (i % 3 == 0) {
+      works[slot] = group.post(call, i % 2 == 0);
+    } else {
+      std::shared_ptr<Work> work;
+      if (!group.run(call, work)) {
+        group.wait(*work, -1);
+        group.finish_run(std::move(work));
+      }
+      works[slot].reset();
+      check(data[slot][0] == expected, "blocking");
+    }
+  }
+  for (const auto& work : works) {
+    if (work != nullptr) {
+      group.wait(*work, -1);
+    }
+  }
+}
+
+void stress(int size, int calls) {
+  Limits limits;
+  limits.slot_bytes = limits.segment_bytes = 512;
+  limits.slots = 2;
+  World world(size, limits);
+  constexpr int kGroups = 3;
+  std::vector<std::unique_ptr<Table>> tables;
+  for (int i = 0; i <= kGroups; ++i) {
+    tables.push_back(std::make_unique<Table>(size));
+  }
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    for (int i = 0; i < kGroups; ++i) {
+      threads.emplace_back([&, r, i] { use(*make(*world.ranks[r], *tables[i]), calls, i); });
+    }
+    threads.emplace_back([&, r] {
+      for (int i = 0; i < calls / 10; ++i) {
+        use(*make(*world.ranks[r], *tables[kGroups]), 3, i);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  std::printf("ok %d ranks\n", size);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int calls = argc > 1 ? std::atoi(argv[1]) : 300;
+  for (const int size : {2, 3}) {
+    stress(size, calls);
+  }
+  return 0;
+}

@@ -1,0 +1,172 @@
+// The memory that groups are made of: first fit, zeros, and when a segment may be used again. Two ranks of one process
+// that map the same segments, as two processes would.
+
+#include "runtime/host_memory.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/arena.h"
+
+namespace {
+
+using namespace collectives;
+
+#define CHECK(condition) check((condition), #condition, __LINE__)
+
+void check(bool holds, const char* condition, int line) {
+  if (!holds) {
+    std::fprintf(stderr, "line %d: %s\n", line, condition);
+    std::exit(1);
+  }
+}
+
+void first_fit() {
+  constexpr std::size_t kPage = Arena::kPage;
+  Arena arena(10 * kPage);
+  CHECK(arena.allocate(1) == 0);
+  CHECK(arena.allocate(3 * kPage) == kPage);
+  CHECK(arena.allocate(2 * kPage + 1) == 4 * kPage);
+  CHECK(!arena.allocate(4 * kPage));
+  CHECK(arena.allocate(3 * kPage) == 7 * kPage);
+  CHECK(!arena.allocate(1));
+  arena.free(kPage);
+  CHECK(!arena.allocate(4 * kPage));
+  CHECK(arena.allocate(kPage) == kPage);
+  CHECK(arena.allocate(2 * kPage) == 2 * kPage);
+  arena.free(0);
+  arena.free(kPage);
+  CHECK(arena.allocate(2 * kPage) == 0);
+  arena.shrink(4 * kPage, kPage);
+  CHECK(arena.bytes_at(4 * kPage) == kPage);
+  CHECK(arena.allocate(2 * kPage) == 5 * kPage);
+  Arena none(0);
+  CHECK(!none.allocate(1));
+  CHECK(!arena.allocate(std::size_t{1} << 63));
+}
+
+// Two ranks, each with its own mappings of both segments where the kind can be mapped twice.
+struct Host {
+  std::vector<std::shared_ptr<HostMemory>> ranks;
+  std::vector<std::vector<std::byte*>> bases;  // of each rank
+  std::vector<Mapping> mappings;
+  Limits limits;
+  SegmentLayout layout;
+
+  explicit Host(const std::string& kind) : layout(2, limits, 0, 8 << 20) {
+    const Memory& memory = find_memory(kind);
+    bases.resize(2);
+    for (int segment = 0; segment < 2; ++segment) {
+      const int descriptor = memory.create(layout.total);
+      for (int rank = 0; rank < 2; ++rank) {
+        if (descriptor >= 0 || rank == 0) {
+          mappings.push_back(memory.map(descriptor, layout.total));
+        }
+        bases[rank].push_back(mappings.back().data());
+      }
+      if (descriptor >= 0) {
+        close(descriptor);
+      }
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.push_back(std::make_shared<HostMemory>(rank, limits, layout, memory, bases[rank], std::vector<int>(2, -1),
+                                                   std::make_shared<int>(0)));
+    }
+  }
+
+  // The segment of `owner`, seen by `viewer`.
+  ControlPage& page(int viewer, int owner, std::size_t offset) {
+    return *reinterpret_cast<ControlPage*>(bases[viewer][owner] + layout.arena + offset);
+  }
+};
+
+bool nobody(int /*rank*/) { return false; }
+
+void reuse(const std::string& kind) {
+  Host host(kind);
+  HostMemory& mine = *host.ranks[0];
+  HostMemory& theirs = *host.ranks[1];
+  const SegmentLayout layout(2, host.limits, 0);
+  const std::size_t bytes = layout.total;
+
+  const auto a = mine.allocate(bytes, 5, nobody);
+  const auto b = theirs.allocate(bytes, 5, nobody);
+  CHECK(a && b);
+  CHECK(theirs.is_segment(0, *a, bytes, 5) && mine.is_segment(1, *b, bytes, 5));
+  CHECK(!theirs.is_segment(0, *a, bytes, 6));
+  CHECK(!theirs.is_segment(0, *a + 1, bytes, 5));
+  CHECK(!theirs.is_segment(0, 8 << 20, bytes, 5));
+  // Both ranks write all over the segment of rank 0.
+  std::memset(host.bases[1][0] + host.layout.arena + *a + layout.headers, 7, bytes - layout.headers);
+
+  {
+    GroupSegment segment(host.ranks[0], *a, 5);
+    segment.share({{1, *b}});
+  }
+  CHECK(host.page(1, 0, *a).left.load() != 0);  // the other rank sees that it is gone
+  // The other rank has not left yet, however much it has completed: it may still write there.
+  host.page(1, 1, *b).completed.store(1000);
+  const auto c = mine.allocate(bytes, 6, nobody);
+  CHECK(c && *c != *a);
+  mine.free(*c);
+  host.page(1, 1, *b).left.store(1);
+  const auto d = mine.allocate(bytes, 7, nobody);
+  CHECK(d == a);
+  // It is zero, for everybody, but for the mark of the new owner.
+  for (int viewer = 0; viewer < 2; ++viewer) {
+    CHECK(host.page(viewer, 0, *d).left.load() == 0);
+    CHECK(host.page(viewer, 0, *d).communicator.load() == 7);
+    const std::byte* base = host.bases[viewer][0] + host.layout.arena + *d;
+    for (std::size_t i = layout.headers; i < bytes; ++i) {
+      CHECK(base[i] == std::byte{0});
+    }
+  }
+
+  // A rank that uses its own segment for something else has left, and one that has died.
+  {
+    GroupSegment segment(host.ranks[0], *d, 7);
+    segment.share({{1, *b}});  // which is marked 5
+  }
+  const auto e = mine.allocate(bytes, 8, nobody);
+  CHECK(e == d);
+  host.page(1, 1, *b).left.store(0);
+  host.page(1, 1, *b).communicator.store(8);
+  {
+    GroupSegment segment(host.ranks[0], *e, 8);
+    segment.share({{1, *b}});
+  }
+  const auto f = mine.allocate(bytes, 9, nobody);
+  CHECK(f && *f != *e);
+  CHECK(mine.allocate(bytes, 10, [](int rank) { return rank == 1; }) == e);
+
+  // Broken off before the others could say where theirs is: they may write there for ever.
+  {
+    const GroupSegment segment(host.ranks[0], *f, 9);
+  }
+  CHECK(host.page(1, 0, *f).left.load() != 0);
+  const auto g = mine.allocate(bytes, 11, nobody);
+  CHECK(g && *g != *f);
+  // Broken off by all.
+  {
+    GroupSegment segment(host.ranks[0], *g, 11);
+    segment.cancel();
+  }
+  CHECK(mine.allocate(bytes, 12, nobody) == g);
+  CHECK(!mine.allocate(host.layout.arena_bytes, 13, nobody));
+  std::printf("ok %s\n", kind.c_str());
+}
+
+}  // namespace
+
+int main() {
+  first_fit();
+  reuse("memfd");
+  reuse("host");
+  return 0;
+}
