@@ -49,7 +49,7 @@ def uneven(count: int, first: int) -> Side:
 
 # Two and three ranks. Where lengths are not told, each has the same part of the whole.
 KINDS: Kinds = {
-    "reduce_scatter length": (reduce_scatter(6), reduce_scatter(12), ["6", "12"]),
+    "reduce_scatter length": (reduce_scatter(6), reduce_scatter(12), ["6", "12", "part 0"]),
     "reduce_scatter 24 bytes against 3 MiB": (reduce_scatter(6), reduce_scatter(LARGE), ["6", str(LARGE)]),
     "reduce_scatter large lengths": (reduce_scatter(LARGE), reduce_scatter(LARGE + 6), [str(LARGE), str(LARGE + 6)]),
     "reduce_scatter nothing": (reduce_scatter(0), reduce_scatter(6), ["0", "6"]),
@@ -62,14 +62,14 @@ KINDS: Kinds = {
     "reduce_scatter dtype": (reduce_scatter(6), reduce_scatter(6, dtype=np.int32), ["dtype", "float32", "int32"]),
     "reduce_scatter counts": (uneven(12, 4), uneven(12, 5), ["4", "5"]),
     "reduce_scatter tensors": (reduce_scatter(6, 6), reduce_scatter(12), ["tensors"]),
-    "reduce_scatter lists": (reduce_scatter(6, 12, 6), reduce_scatter(12, 6, 6), ["lengths"]),
+    "reduce_scatter lists": (reduce_scatter(6, 12, 6), reduce_scatter(12, 6, 6), ["lengths", "part 0 of tensor 0"]),
     "reduce_scatter algorithm": (
         reduce_scatter(6, algorithm="ring"),
         reduce_scatter(6, algorithm="one_shot"),
         ["algorithm", "ring", "one_shot"],
     ),
     "deterministic": (reduce_scatter(6), reduce_scatter(6, deterministic=True), ["deterministic", "False", "True"]),
-    "all_to_all length": (all_to_all(6), all_to_all(12), ["elements"]),
+    "all_to_all length": (all_to_all(6), all_to_all(12), ["the part that rank 0 gives to rank 0"]),
     "all_to_all large length": (all_to_all(LARGE), all_to_all(6), ["elements"]),
     "all_to_all dtype": (all_to_all(6), all_to_all(6, dtype="f8"), ["dtype", "float32", "float64"]),
     "all_to_all counts on one side": (

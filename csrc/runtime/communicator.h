@@ -107,7 +107,7 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
-  std::string tensor_detail(int a, int b);
+  std::string tensor_detail(int a, int b, const Work* work);
   void check_usable() const;
   void heed_before_call();
   bool stopped(const Work& work);

@@ -32,7 +32,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   tell(own);
   if (report.kind == ErrorKind::kMismatch) {
     received_[rank()] = own;
-    error_->text += tensor_detail(report.culprit, report.other);
+    error_->text += tensor_detail(report.culprit, report.other, current);
   }
   for (const auto& work : pending()) {
     finish(*work, *error_);

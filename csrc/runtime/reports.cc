@@ -12,15 +12,32 @@ namespace {
 constexpr auto kReportPatience = std::chrono::seconds(1);
 constexpr auto kGrace = std::chrono::milliseconds(200);
 
-// Which tensors of two lists differ, or empty when the lists are not known well enough.
-std::string tensor_difference(const Report& a, const Report& b) {
+// What entry i of Work::counts is about; `work` is what this rank was at, or nullptr.
+std::string subject(const Work* work, std::size_t i, int size) {
+  if (work == nullptr || !has_parts(work->plan->problem.collective)) {
+    return "tensor " + std::to_string(i);
+  }
+  const Collective collective = work->plan->problem.collective;
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  const std::size_t parts = collective == Collective::kAllToAll ? ranks * ranks : ranks;
+  const std::size_t tensors = std::max<std::size_t>(work->counts.size() / parts, 1);
+  const std::size_t part = i / tensors;
+  const std::string tensor = tensors > 1 ? " of tensor " + std::to_string(i % tensors) : std::string();
+  if (collective == Collective::kAllToAll) {
+    return "the part" + tensor + " that rank " + std::to_string(part / ranks) + " gives to rank " +
+           std::to_string(part % ranks);
+  }
+  return "part " + std::to_string(part) + tensor;
+}
+
+// Which tensors, or parts, of two lists differ, or empty when the lists are not known well enough.
+std::string tensor_difference(const Report& a, const Report& b, const Work* work, int size) {
   if (a.counts.empty() || b.counts.empty()) {
     return {};
   }
-  const auto lengths = [](std::size_t i, const Report& x, const Report& y) {
-    return "tensor " + std::to_string(i) + ": rank " + std::to_string(x.reporter) + " has " +
-           std::to_string(x.counts[i]) + " elements, rank " + std::to_string(y.reporter) + " has " +
-           std::to_string(y.counts[i]);
+  const auto lengths = [work, size](std::size_t i, const Report& x, const Report& y) {
+    return subject(work, i, size) + ": rank " + std::to_string(x.reporter) + " has " + std::to_string(x.counts[i]) +
+           " elements, rank " + std::to_string(y.reporter) + " has " + std::to_string(y.counts[i]);
   };
   for (std::size_t i = 0; i < std::min(a.counts.size(), b.counts.size()); ++i) {
     if (a.counts[i] != b.counts[i]) {
@@ -138,7 +155,7 @@ void Communicator::heed_reports(Clock::time_point now) {
 
 // Which tensor two ranks disagree about. Signatures do not tell, but both ranks send the lengths of theirs when they
 // hear of the failure, so their reports are worth waiting for, a moment at most.
-std::string Communicator::tensor_detail(int a, int b) {
+std::string Communicator::tensor_detail(int a, int b, const Work* work) {
   Report first;
   Report second;
   const auto until = Clock::now() + kReportPatience;
@@ -151,7 +168,7 @@ std::string Communicator::tensor_detail(int a, int b) {
     engine_->hear_links();
     std::this_thread::yield();
   }
-  const std::string text = tensor_difference(first, second);
+  const std::string text = tensor_difference(first, second, work, size());
   return text.empty() ? text : "; " + text;
 }
 
