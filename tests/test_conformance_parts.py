@@ -250,6 +250,40 @@ def test_symmetric_memory(group: Any) -> None:
     assert not any(group.run(symmetric))
 
 
+def overlapping(comm: Any, algorithms: list[tuple[str, str]]) -> list[str]:
+    """Outputs that lie over inputs, but not in the place of the part: over what another rank gives or gets."""
+    failures = []
+    n, rank = comm.size, comm.rank
+    for (collective, algorithm), rows in itertools.product(algorithms, (1, 3000, 70_000)):
+        store = np.arange(n * rows) * (rank + 1)
+        other = (rank + 1) % n
+        mine, its = slice(rank * rows, (rank + 1) * rows), slice(other * rows, (other + 1) * rows)
+        everyone = [np.arange(n * rows) * (r + 1) for r in range(n)]
+        expected: Any = None
+        if collective == "reduce_scatter":
+            expected = np.add.reduce(everyone)[mine]
+            result = comm.reduce_scatter(store, out=store[its], algorithm=algorithm)
+        elif collective == "all_to_all":
+            expected = np.concatenate([a[mine] for a in everyone])
+            result = comm.all_to_all(store, out=store, algorithm=algorithm)
+        elif collective == "scatter":
+            expected = everyone[0][mine]
+            result = comm.scatter(store if rank == 0 else None, out=store[its], algorithm=algorithm)
+        else:
+            places = [slice((r + 1) % n * rows, ((r + 1) % n + 1) * rows) for r in range(n)]
+            expected = np.concatenate([a[p] for a, p in zip(everyone, places, strict=True)])
+            result = getattr(comm, collective)(store[its], out=store, algorithm=algorithm)
+            expected = None if collective == "gather" and rank != 0 else expected
+        if not (result is None if expected is None else np.array_equal(result, expected)):
+            failures.append(f"rank {rank} of {n}: {collective} {algorithm} of {rows}")
+    return failures
+
+
+def test_outputs_over_inputs(group: Any) -> None:
+    failures = [text for report in group.run(overlapping, group.run(usable_algorithms)[0]) for text in report]
+    assert not failures, "\n".join(failures[:20])
+
+
 def test_every_algorithm_of_the_registry_is_among_them(pools: Pools) -> None:
     from collectives import _core
 
