@@ -292,7 +292,8 @@ def no_room(comm: Any) -> None:
 @pytest.mark.parametrize("transport", ["local", "shm"])
 def test_no_room_for_another_group(groups: Any, transport: str) -> None:
     """An arena for a segment of three ranks without a heap, and a little more."""
-    groups(3, transport, limits={"heap_bytes": 0, "arena_bytes": 1700 << 10}).run(no_room)
+    segment = _core.segment_bytes(3, {"heap_bytes": 0, "arena_bytes": 0})
+    groups(3, transport, limits={"heap_bytes": 0, "arena_bytes": segment + (64 << 10)}).run(no_room)
 
 
 def symmetric(comm: Any) -> list[str]:

@@ -107,9 +107,8 @@ def _make(
 
 def _gather(parent: Communicator, kind: str, values: Sequence[int]) -> npt.NDArray[np.int64]:
     """The values of all ranks, a row of the result for each."""
-    rows = np.zeros((parent.size, len(values)), np.int64)
-    rows[parent.rank] = values
-    return parent.all_reduce(rows, "sum", name=kind)
+    rows: npt.NDArray[np.int64] = parent.all_gather(np.array([values], np.int64), counts=1, name=kind)
+    return rows
 
 
 def _check(parent: Communicator, rows: npt.NDArray[np.int64], listed: list[int] | None) -> None:

@@ -59,9 +59,8 @@ class Given:
         if options.algorithm != "auto":
             names = [a["name"] for a in _core._algorithms(collective)]
             if options.algorithm not in names:
-                raise ValueError(
-                    f"{collective} has no algorithm {options.algorithm!r}; there are auto, {', '.join(names)}"
-                )
+                there = ", ".join(["auto", *names])
+                raise ValueError(f"{collective} has no algorithm {options.algorithm!r}; there are {there}")
         self.kinds: list[Adapted] = adapt_all(x, "x")
         self.arrays: list[Array] = [a.array.reshape(1) if a.array.ndim == 0 else a.array for a in self.kinds]
         self.container: Any = type(x) if isinstance(x, (list, tuple)) else None
@@ -150,7 +149,8 @@ def _start(
 def _check_early(out: Any, given: Given) -> None:
     """What can be said of `out` before the ranks tell each other their lengths."""
     if out is not None:
-        _layout.check_outputs(adapt_outputs(out, "out"), [(None, *a.shape[1:]) for a in given.arrays], given.dtype)
+        shapes = [(None, *a.shape[1:]) for a in given.arrays]
+        _layout.check_outputs(adapt_outputs(out, "out"), shapes, given.dtype)
 
 
 def _joined_rows(
@@ -240,15 +240,15 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
     given = Given(comm, "scatter", x if here else [], options)
     tensors = given.arrays
     table = None
+    if out is not None:
+        _layout.check_writable(adapt_outputs(out, "out"))
     if here:
         own = _split_rows(comm, "scatter", given, counts)
         table = np.hstack([_layout.describe(tensors), own])
         if out is not None:
             shapes = [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, own, strict=True)]
             _layout.check_outputs(adapt_outputs(out, "out"), shapes, given.dtype)
-    elif out is not None:
-        _layout.check_writable(adapt_outputs(out, "out"))
-    table, is_list = _tell(comm, table, isinstance(x, (list, tuple)), options)
+    table, is_list = _tell(comm, table, given.container is not None, options)
     rows = [[int(c) for c in row[_layout.DESCRIPTION :]] for row in table]
     trailing = [_layout.shape_of(row)[1:] for row in table]
     if not here:

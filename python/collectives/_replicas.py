@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from . import _core
 from ._arguments import DTYPES, listed, plain
+from ._arrays import adapt
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -31,9 +32,7 @@ def as_arrays(values: object, where: str, what: str = "value {}", copied: bool =
     """
     arrays = []
     for i, value in enumerate(as_sequence(values, where)):
-        if not isinstance(value, np.ndarray):
-            raise TypeError(f"{where}{what.format(i)} is of type {type(value).__name__}; a numpy.ndarray is accepted")
-        array = np.asarray(value)
+        array = adapt(value, f"{where}{what.format(i)}").array
         if copied and array.dtype.hasobject:
             raise TypeError(f"{where}{what.format(i)} has dtype {array.dtype}, which holds Python objects")
         if not copied and _core._dtype_of(array) < 0:
@@ -43,6 +42,14 @@ def as_arrays(values: object, where: str, what: str = "value {}", copied: bool =
             )
         arrays.append(plain(array))
     return arrays
+
+
+def in_kind_of(value: object, results: list[Array]) -> list[Any]:
+    """New arrays as arrays of the library of `value`."""
+    if isinstance(value, np.ndarray):
+        return results
+    wrap = adapt(value, "value 0").wrap
+    return [wrap(result) for result in results]
 
 
 def as_alike(values: object, name: str, replicas: int, where: str) -> list[Array]:

@@ -33,6 +33,7 @@ from ._replicas import (
     as_sequence,
     check_dtype,
     count_destinations,
+    in_kind_of,
     integer,
     pack_number,
     parse_op,
@@ -119,7 +120,7 @@ class CrossDeviceOps(abc.ABC):
             One array per destination, in their order.
         """
         (array,) = as_arrays([value], "", "value", copied=True)
-        return _copies(array, count_destinations(destinations, None, ""))
+        return in_kind_of(value, _copies(array, count_destinations(destinations, None, "")))
 
     def gather(self, values: Sequence[Array], axis: int, destinations: Sequence[int] | None = None) -> list[Array]:
         """Concatenates the arrays of all replicas.
@@ -158,7 +159,7 @@ class CrossDeviceOps(abc.ABC):
         else:
             np.concatenate(arrays, number, out=results[0])
             _core._gather_replicas(results[:1], 0, results[1:])
-        return results
+        return in_kind_of(values[0], results)
 
     def _reduce(self, op: Op, pairs: Sequence[_Pair], where: list[str]) -> list[list[Array]]:
         """`where`: what errors call each pair."""
@@ -175,7 +176,7 @@ class CrossDeviceOps(abc.ABC):
             lists = [as_alike(values, name, replicas, w) for values, w in zip(lists, where, strict=True)]
             results = _run(name, order, lists, counts)
             assert results is not None
-        return results
+        return [in_kind_of(values[0], made) for (values, _), made in zip(pairs, results, strict=True)]
 
 
 class RingAllReduce(CrossDeviceOps):
