@@ -32,6 +32,7 @@ class Environment:
     Attributes:
         rank: number of this process.
         size: number of processes.
+        replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
         rendezvous: host and port on which rank 0 listens; ``None`` in a world of one.
         token: secret of the job; never shown by ``repr``.
         transport: one of ``TRANSPORTS``.
@@ -41,6 +42,7 @@ class Environment:
 
     rank: int = 0
     size: int = 1
+    replicas: int | None = None
     rendezvous: tuple[str, int] | None = None
     token: bytes = field(default=b"", repr=False)
     transport: str = "auto"
@@ -123,12 +125,14 @@ def read_environment(
     token: str | bytes | None = None,
     transport: str | None = None,
     timeout: float | None = None,
+    replicas: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Environment:
     """Combines explicit arguments with the environment; arguments win.
 
     Args:
         rank, size, rendezvous, token, transport, timeout: as the variables of the same name; ``None``: not given.
+        replicas: number of ranks of this process. It has no variable: it decides what ``init`` returns.
         environ: the variables to read, ``os.environ`` by default.
 
     Raises:
@@ -166,6 +170,7 @@ def read_environment(
             f"{size_source} is {size_value!r} but the rank of this process is not given: set COLLECTIVES_RANK or pass "
             f"rank=, a number from 0 to {chosen_size - 1}"
         )
+    chosen_replicas = None if replicas is None else _replicas(replicas, MAX_SIZE // chosen_size)
     chosen_rank = 0 if rank_value is None else _integer(rank_value, rank_source, 0, chosen_size - 1)
     address = None if address_value is None else _address(address_value, address_source)
     if chosen_size > 1 and address is None:
@@ -178,6 +183,7 @@ def read_environment(
     return Environment(
         rank=chosen_rank,
         size=chosen_size,
+        replicas=chosen_replicas,
         rendezvous=address if chosen_size > 1 else None,
         token=chosen_token,
         transport=chosen_transport,
@@ -228,6 +234,12 @@ def _integer(value: object, source: str, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ValueError(f"{source} is {value!r}; {accepted}")
     return number
+
+
+def _replicas(value: object, high: int) -> int:
+    if isinstance(value, str):  # _integer takes the text of variables, and this is none
+        raise TypeError(f"replicas= is {value!r} of type str; an integer from 1 to {high} is accepted")
+    return _integer(value, "replicas=", 1, high)
 
 
 def _seconds(value: object, source: str) -> float:
