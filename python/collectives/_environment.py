@@ -32,22 +32,22 @@ class Environment:
     Attributes:
         rank: number of this process.
         size: number of processes.
-        replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
         rendezvous: host and port on which rank 0 listens; ``None`` in a world of one.
         token: secret of the job; never shown by ``repr``.
         transport: one of ``TRANSPORTS``.
         timeout: seconds, or ``None`` when neither the caller nor the environment gave one.
         rendezvous_fd: descriptor of a socket that listens on the rendezvous address, or -1.
+        replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
     """
 
     rank: int = 0
     size: int = 1
-    replicas: int | None = None
     rendezvous: tuple[str, int] | None = None
     token: bytes = field(default=b"", repr=False)
     transport: str = "auto"
     timeout: float | None = None
     rendezvous_fd: int = -1
+    replicas: int | None = None
 
     @property
     def start_timeout(self) -> float:
