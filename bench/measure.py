@@ -57,7 +57,7 @@ class _Rank:
         self.cases = self._cases()
         self.probe = Probe(comm, config.timeout)
         most = max(case.count for case in self.cases)
-        self.ours = self.theirs = _on_huge_pages(most, config.element)
+        self.ours = self.theirs = on_huge_pages(most, config.element)
         if config.memory == "symmetric":
             self.ours = comm.empty(most, config.element)  # which a peer would not know, and read slowly
         for buffer in (self.ours, self.theirs):
@@ -284,7 +284,7 @@ class _Rank:
         return max(1, self._total(int(np.count_nonzero(np.any(np.not_equal(*raw), axis=1)))))
 
 
-def _on_huge_pages(count: int, dtype: np.dtype[Any]) -> Array:
+def on_huge_pages(count: int, dtype: np.dtype[Any]) -> Array:
     """An array that begins on a huge page, where the system gives them: reading a peer's memory is up to three times
     slower without, and whether small sizes have them must not depend on the largest size."""
     page = 2 << 20

@@ -27,15 +27,15 @@ def rows_as_text(report: dict[str, Any], config: Config) -> str:
             row["dtype"],
             _label(row, report["chosen"]),
             row["placement"],
-            _number(row["time_us"]),
-            _number(row["time_us_p99"]),
+            number(row["time_us"]),
+            number(row["time_us_p99"]),
             _bandwidth(row["algbw_gbs"]),
             _bandwidth(row["busbw_gbs"]),
             str(row["wrong"]) if config.check and config.rewrites else "-",
         )
         for row in report["rows"]
     ]
-    lines = [_grid([_HEADER, _UNITS, *cells], [name in _LEFT for name in _HEADER]), ""]
+    lines = [grid([_HEADER, _UNITS, *cells], [name in _LEFT for name in _HEADER]), ""]
     lines += [f"left out: {name} ({reason})" for name, reason in report["left_out"].items()]
     mixed, blocks = report["mixed"], report["blocks"]
     if mixed:
@@ -64,15 +64,15 @@ def versus_as_text(rows: list[Row], peer: str) -> str:
                     format_size(nbytes),
                     placement,
                     ours["algorithm"],
-                    _number(ours["time_us"]),
+                    number(ours["time_us"]),
                     theirs["algorithm"],
-                    _number(theirs["time_us"]),
+                    number(theirs["time_us"]),
                     f"{ratio:.2f}" + ("" if ratio >= 1 else "  <- slower"),
                 )
             )
     units = ("", "", "", "us", "", "us", "")
     left = [False, True, True, False, True, False, True]
-    return _grid([header, units, *cells], left)
+    return grid([header, units, *cells], left)
 
 
 def summary(rows: list[Row], config: Config) -> str:
@@ -84,7 +84,7 @@ def summary(rows: list[Row], config: Config) -> str:
     assert first is not None
     assert last is not None
     ranks = f"{config.ranks} rank{'s' if config.ranks > 1 else ''}"
-    start = f"{config.collective}, {ranks}, {first['transport']}: {_number(first['time_us'])} us"
+    start = f"{config.collective}, {ranks}, {first['transport']}: {number(first['time_us'])} us"
     if not config.rewrites:
         return start
     wrong = f"{total_wrong(ours)} wrong" if config.check else "not checked"
@@ -117,8 +117,8 @@ def _label(row: Row, chosen: dict[str, str]) -> str:
     return f"auto [{name}]" if name else row["algorithm"]
 
 
-def _number(value: float) -> str:
-    """Three digits or so."""
+def number(value: float) -> str:
+    """A number of three digits or so."""
     if value == 0:
         return "0"
     if value >= 100:
@@ -127,10 +127,11 @@ def _number(value: float) -> str:
 
 
 def _bandwidth(value: float) -> str:
-    return _number(value) if value >= 0.01 else f"{value:.4f}"
+    return number(value) if value >= 0.01 else f"{value:.4f}"
 
 
-def _grid(lines: list[tuple[str, ...]], left: list[bool]) -> str:
+def grid(lines: list[tuple[str, ...]], left: list[bool]) -> str:
+    """Lines of cells as a table; the columns that `left` names are aligned to the left."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(left))]
     return "\n".join(
         "  ".join(

@@ -121,12 +121,12 @@ CALLS: dict[str, Bad] = {
 }
 
 
-def refuse(comm: Any, name: str, who: str) -> Any:
+def refuse(comm: Any, name: str, who: str, calls: dict[str, Bad] = CALLS) -> Any:
     """Makes the bad call on one rank or on all, then a good one on all. The error and what the good call gave."""
     found = None
     if who == "all" or comm.rank == 1:
         try:
-            found = ("no error", repr(CALLS[name][0](comm)))
+            found = ("no error", repr(calls[name][0](comm)))
         except Exception as error:
             kind = [c.__name__ for c in type(error).__mro__]
             found = (kind, str(error))
@@ -134,8 +134,8 @@ def refuse(comm: Any, name: str, who: str) -> Any:
     return found, int(good[0]), int(good[-1])
 
 
-def judge(name: str, found: Any, collective_names: list[str]) -> None:
-    _, kinds, words = CALLS[name]
+def judge(bad: Bad, found: Any, collective_names: list[str]) -> None:
+    _, kinds, words = bad
     expected = [k.__name__ for k in (kinds if isinstance(kinds, tuple) else (kinds,))]
     got, text = found
     assert set(expected) & set(got), f"{got}: {text}"
@@ -156,7 +156,7 @@ def test_a_bad_call_raises_and_does_no_harm(pools: Pools, name: str, transport: 
         for rank, (found, first, last) in enumerate(group.run(refuse, name, who, limit=20)):
             assert (first, last) == (6, 6)
             if who == "all" or rank == 1:
-                judge(name, found, algorithms)
+                judge(CALLS[name], found, algorithms)
 
 
 def refuse_algorithms(comm: Any) -> list[str]:

@@ -127,6 +127,23 @@ def test_bad_input(arguments, words):
     assert "Traceback" not in run.stderr
 
 
+def test_replicas(tmp_path):
+    rows_file = tmp_path / "out.json"
+    command = [sys.executable, str(BENCH / "replicas.py"), "--duration", "0.02", "--json", str(rows_file)]
+    sizes = ["-b", "4K", "-e", "1M", "-f", "256", "--replicas", "1", "3"]
+    run = subprocess.run([*command, *sizes], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+    rows = json.loads(rows_file.read_text())
+    assert [(row["replicas"], row["bytes"]) for row in rows] == [(n, b) for n in (1, 3) for b in (4096, 1 << 20)]
+    for row in rows:
+        assert row["wrong"] == 0
+        assert set(row["time_us"]) == {"ring", "hierarchical", "one device", "numpy", "memcpy"}
+        assert all(time > 0 for time in row["time_us"].values())
+    refused = subprocess.run([*command, "-b", "2"], capture_output=True, text=True, timeout=120, check=False)
+    assert refused.returncode == 2
+    assert "4 bytes are needed" in refused.stderr
+
+
 def test_missing_matplotlib(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u\n"

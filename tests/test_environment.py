@@ -18,6 +18,7 @@ from collectives._environment import (
     VARIABLES,
     Environment,
     read_environment,
+    read_num_threads,
     read_symmetric_heap,
     unknown_variables,
     variables_set,
@@ -190,6 +191,7 @@ def test_every_variable_is_read_where_the_table_says():
     recorder = Recorder()
     read_environment(environ=recorder)
     read_symmetric_heap(recorder)
+    read_num_threads(recorder)
     readers = dict.fromkeys(recorder.read, "python/collectives/_environment.py")
     for path in (ROOT / "csrc").rglob("*.cc"):
         for name in re.findall(r'\benvironment(?:_integer)?\("(\w+)"', path.read_text()):

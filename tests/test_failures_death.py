@@ -18,7 +18,21 @@ from pool import Outcome, Pools
 NOTICED = 2.0  # seconds: one that the library has, one for a busy machine to run all ranks
 VICTIM = 1
 TRANSPORTS = ["shm", "tcp"]
+PARTS = ["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]
 CALLS = ["all_reduce", "large all_reduce", "list", "broadcast", "large broadcast", "reduce", "large reduce", "barrier"]
+WAYS = [(name, asynchronous) for name in CALLS for asynchronous in (False, True)]
+WAYS += [(name, True) for name in PARTS] + [(f"large {name}", False) for name in PARTS]
+
+
+def start_parts(comm: Any, collective: str, x: Any, root: int, **more: Any) -> Any:
+    """One of the collectives of parts, of an array that can be split evenly."""
+    if collective in ("gather", "scatter"):
+        more["root"] = root
+    if "gather" in collective:
+        more["counts"] = x.size  # without it the ranks meet before the call returns
+    if collective == "scatter" and comm.rank != root:
+        x = None
+    return getattr(comm, collective)(x, **more)
 
 
 def start(comm: Any, name: str, root: int, **more: Any) -> Any:
@@ -28,6 +42,8 @@ def start(comm: Any, name: str, root: int, **more: Any) -> Any:
     if name == "list":
         return comm.all_reduce([small, large], **more)
     x = large if name.startswith("large") else small
+    if name.split()[-1] in PARTS:
+        return start_parts(comm, name.split()[-1], x[: x.size // comm.size * comm.size], root, **more)
     if name.endswith("all_reduce"):
         return comm.all_reduce(x, **more)
     if name.endswith("broadcast"):
@@ -77,8 +93,7 @@ def kill(group: Any, victim: int) -> float:
     return now
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "async"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "asynchronous"), WAYS, ids=lambda w: {False: "blocking", True: "async"}.get(w, w))
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_killed_while_others_wait(pools: Pools, transport: str, name: str, asynchronous: bool) -> None:
     group = pools.get(3, transport)
@@ -111,7 +126,7 @@ def loop(comm: Any, seed: int) -> int:
     pool.say("looping")
     pending: list[Any] = []
     for _ in range(10**9):
-        kind = rng.choice(["all_reduce", "broadcast", "reduce", "barrier", "list", "async"])
+        kind = rng.choice(["all_reduce", "broadcast", "reduce", "barrier", "list", "async", *PARTS])
         x = np.full(rng.choice([1, 10, 3000, 100_000, 700_000]), comm.rank + 1, np.float32)
         root = rng.randrange(comm.size)
         if kind == "barrier":
@@ -119,6 +134,13 @@ def loop(comm: Any, seed: int) -> int:
         elif kind == "broadcast":
             comm.broadcast(x, root)
             assert x[0] == x[-1] == root + 1
+        elif kind in PARTS:
+            x = np.resize(x, -(-x.size // comm.size) * comm.size)
+            result = start_parts(comm, kind, x, root)
+            if kind in ("scatter", "reduce_scatter"):
+                assert result[0] == result[-1] == (root + 1 if kind == "scatter" else total)
+            elif kind != "gather" or comm.rank == root:
+                assert (result[:: result.size - 1] == (1, comm.size)).all()
         elif kind == "list":
             y = np.full(17, comm.rank + 1, np.float32)
             comm.all_reduce([y, x])

@@ -134,13 +134,18 @@ KINDS: dict[str, tuple[Side, Side, list[str]]] = {
 MAPPED_ONLY = ("symmetric",)
 
 
-def contradict(comm: Any, kind: str, culprit: int, algorithms: tuple[str, str] | None = None) -> dict[str, Any]:
+Kinds = dict[str, tuple[Side, Side, list[str]]]
+
+
+def contradict(
+    comm: Any, kind: str, culprit: int, algorithms: tuple[str, str] | None = None, kinds: Kinds = KINDS
+) -> dict[str, Any]:
     """Makes its side of the call out of place, and what must fail too afterwards."""
     if algorithms is not None:
         usual = all_reduce(ones(5000), algorithm=algorithms[0])
         deviant = all_reduce(ones(5000), algorithm=algorithms[1])
     else:
-        usual, deviant, _ = KINDS[kind]
+        usual, deviant, _ = kinds[kind]
     space = comm.empty(usual.empties) if usual.empties else None
     side = deviant if comm.rank == culprit else usual
     arrays = side.arrays or ([space] if space is not None else [])

@@ -127,9 +127,8 @@ def two_fail_at_once(comm: Any) -> None:
 
     first, second, third = comm.dup(), comm.dup(), comm.dup()
     large = [np.ones(1 << 20) for _ in range(3)]
-    works = [
-        g.all_reduce(x, async_op=True, algorithm="ring") for g, x in zip((first, second, third), large, strict=True)
-    ]
+    all_three = zip((first, second, third), large, strict=True)
+    works = [group.all_reduce(x, async_op=True, algorithm="ring") for group, x in all_three]
     third.barrier()  # so that all have begun
     bad = 10 + (comm.rank == 0)
     errors = [fails(lambda g=g: g.all_reduce(np.ones(bad), async_op=True).wait()) for g in (first, second)]
@@ -358,13 +357,9 @@ def blocked_thread(comm: Any) -> list[str]:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while thread.is_alive():
+    # All go on until the threads of all are over.
+    while without.all_reduce(np.array([thread.is_alive()]), "max")[0]:
         assert without.all_reduce(np.ones(10_000))[0] == 2
-        # All go on until the threads of all are over.
-        if without.all_reduce(np.array([thread.is_alive()]), "max")[0]:
-            continue
-        break
-    without.barrier()
     thread.join()
     return heard
 

@@ -24,11 +24,11 @@ import numpy as np
 import collectives
 
 comm = collectives.init()
-report = {"rank": comm.rank, "local_size": comm.local_size, "wrong": [], "hashes": {}, "left_out": []}
+report = {"rank": comm.rank, "local_size": comm.local_size, "wrong": [], "hashes": {}, "left_out": [], "parts": 0}
 algorithms = json.loads(sys.argv[1])
 total = comm.size * (comm.size + 1) // 2
-for collective, names in algorithms.items():
-    for name in ["auto", *names]:
+for collective in ("all_reduce", "broadcast", "reduce", "barrier"):
+    for name in ["auto", *algorithms[collective]]:
         for count in (0, 1, 5, 1001, 300_007):
             for root in range(comm.size if collective in ("broadcast", "reduce") else 1):
                 x = np.arange(count, dtype=np.float64) * (comm.rank + 1)
@@ -53,6 +53,32 @@ for collective, names in algorithms.items():
                     report["wrong"].append(key)
                 if collective in ("all_reduce", "broadcast"):
                     report["hashes"][key] = hashlib.sha256(x.tobytes()).hexdigest()
+for collective in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
+    # Parts of different lengths: rank i has i % 3 times the count, and one more.
+    for name in ["auto", *algorithms[collective]]:
+        for count in (0, 1, 1001, 100_003):
+            for root in range(comm.size if collective in ("gather", "scatter") else 1):
+                lengths = [r % 3 * count + 1 for r in range(comm.size)] if count else [0] * comm.size
+                whole = np.arange(sum(lengths), dtype=np.float64)
+                borders = np.concatenate([[0], np.cumsum(lengths)])
+                part = slice(borders[comm.rank], borders[comm.rank + 1])
+                if collective in ("all_gather", "gather"):
+                    arguments = {"root": root} if collective == "gather" else {}
+                    result = getattr(comm, collective)(whole[part], algorithm=name, **arguments)
+                    expected = whole if collective == "all_gather" or comm.rank == root else None
+                elif collective == "reduce_scatter":
+                    result = comm.reduce_scatter(whole * (comm.rank + 1), counts=lengths, algorithm=name)
+                    expected = whole[part] * total
+                elif collective == "all_to_all":
+                    result = comm.all_to_all(whole * (comm.rank + 1), counts=lengths, algorithm=name)
+                    expected = np.concatenate([whole[part] * (r + 1) for r in range(comm.size)])
+                else:
+                    mine = whole if comm.rank == root else None
+                    result = comm.scatter(mine, root, counts=lengths, algorithm=name)
+                    expected = whole[part]
+                if not (result is None if expected is None else np.array_equal(result, expected)):
+                    report["wrong"].append(f"{collective} {name} {count} {root}")
+                report["parts"] += 1
 works = [comm.all_reduce(np.full(100 * i, 1.0, np.float32), async_op=True) for i in range(30)]
 for i, work in reversed(list(enumerate(works))):
     if not (work.result() == comm.size).all():
@@ -69,7 +95,8 @@ def names(collective):
 
 @pytest.mark.parametrize("places", [[0, 1], [0, 0, 1, 1], [0, 1, 1, 0, 1]])
 def test_every_algorithm(hosts, places, tmp_path):  # noqa: F811
-    algorithms = {kind: names(kind) for kind in ("all_reduce", "broadcast", "reduce", "barrier")}
+    parts = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    algorithms = {kind: names(kind) for kind in ("all_reduce", "broadcast", "reduce", "barrier", *parts)}
     ranks = []
     for rank, place in enumerate(places):
         variables = {
@@ -106,4 +133,7 @@ def test_every_algorithm(hosts, places, tmp_path):  # noqa: F811
         assert ("shm" in carried) == (report["local_size"] > 1)
     hierarchical = [key for key in reports[0]["hashes"] if key.startswith("all_reduce hierarchical ")]
     assert len(hierarchical) == 5
+    rooted = [len(places) if kind in ("gather", "scatter") else 1 for kind in parts]
+    calls = sum(4 * many * (1 + len(algorithms[kind])) for kind, many in zip(parts, rooted, strict=True))
+    assert [report["parts"] for report in reports] == [calls] * len(places)
     assert np.unique([len(report["hashes"]) for report in reports]).size == 1

@@ -17,14 +17,14 @@ struct Keyword {
 };
 
 std::array<Keyword, 10> g_keywords = {{{"x", &CallArguments::x},
-                                      {"op", &CallArguments::op},
-                                      {"root", &CallArguments::root},
-                                      {"out", &CallArguments::out},
-                                      {"algorithm", &CallArguments::algorithm},
-                                      {"deterministic", &CallArguments::deterministic},
-                                      {"async_op", &CallArguments::async_op},
-                                      {"timeout", &CallArguments::timeout},
-                                      {"name", &CallArguments::name},
+                                       {"op", &CallArguments::op},
+                                       {"root", &CallArguments::root},
+                                       {"out", &CallArguments::out},
+                                       {"algorithm", &CallArguments::algorithm},
+                                       {"deterministic", &CallArguments::deterministic},
+                                       {"async_op", &CallArguments::async_op},
+                                       {"timeout", &CallArguments::timeout},
+                                       {"name", &CallArguments::name},
                                        {"factor", &CallArguments::factor}}};
 
 // The positional arguments of each method, in order.
@@ -149,7 +149,8 @@ bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* ar
 }
 
 bool CallArguments::plain(Collective kind, Call* call) const {
-  if (given(algorithm) || given(timeout) || given(name) || given(factor) || (async_op != nullptr && async_op != Py_False) ||
+  if (given(algorithm) || given(timeout) || given(name) || given(factor) ||
+      (async_op != nullptr && async_op != Py_False) ||
       (deterministic != nullptr && deterministic != Py_False && deterministic != Py_True)) {
     return false;
   }

@@ -10,6 +10,7 @@
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/errors.h"
+#include "bindings/unlocked.h"
 #include "bindings/work.h"
 #include "core/error.h"
 #include "structmember.h"
@@ -67,7 +68,7 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
   if (name == nullptr) {
     return nullptr;
   }
-  PyObject* arguments[] = {self,       name,      a.x,   a.op, a.root, a.out, a.algorithm, a.deterministic,
+  PyObject* arguments[] = {self,       name,      a.x,    a.op,    a.root, a.out, a.algorithm, a.deterministic,
                            a.async_op, a.timeout, a.name, a.factor};
   for (PyObject*& argument : arguments) {
     argument = argument == nullptr ? Py_None : argument;
@@ -85,7 +86,7 @@ bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& wo
   if (brief && !communicator.options().threads) {
     return communicator.run(call, work);
   }
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return communicator.run(call, work);
 }
 
@@ -95,7 +96,7 @@ bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>&
   for (;;) {
     bool done = false;
     {
-      const py::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       done = communicator.wait(*work, kSlice);
     }
     if (done) {
@@ -190,7 +191,7 @@ PyMethodDef g_methods[] = {
      "Returns when all ranks have called it."},
     {"_start", start, METH_VARARGS,
      "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
-     "lengths)\n"
+     "lengths, factor)\n"
      "--\n\n"
      "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
     {"_start_message", start_send_or_receive, METH_VARARGS,
@@ -240,7 +241,7 @@ void bind_communicator(py::module_& m) {
   m.attr("Communicator") = py::handle(reinterpret_cast<PyObject*>(g_type));
   m.def("_close", [](py::handle c) {
     Communicator& communicator = communicator_of(c);
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     communicator.close();
   });
   m.def("_describe", [](py::handle c) {
@@ -265,7 +266,7 @@ void bind_communicator(py::module_& m) {
   });
   m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
     Communicator& communicator = communicator_of(c);
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return communicator.flag_latency(peer, rounds, timeout_s);
   });
   m.def("_select", [](py::handle c, const std::string& kind, const std::string& op, const std::string& dtype,

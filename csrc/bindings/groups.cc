@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/communicator.h"
+#include "bindings/unlocked.h"
 #include "runtime/reservation.h"
 
 namespace collectives {
@@ -18,14 +19,14 @@ namespace py = pybind11;
 std::uint32_t propose(py::handle parent) {
   const Communicator& communicator = communicator_of(parent);
   communicator.refuse_after_fork();
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   const std::lock_guard guard(communicator.engine()->lock());
   return communicator.engine()->propose_number();
 }
 
 std::unique_ptr<Reservation> reserve(py::handle parent, std::uint32_t number, const std::vector<int>& members) {
   const Communicator& communicator = communicator_of(parent);
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return std::make_unique<Reservation>(communicator, number, members);
 }
 
@@ -40,7 +41,7 @@ py::object make(Reservation& reservation, const std::vector<std::tuple<bool, std
   }
   std::unique_ptr<Communicator> made;
   {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     made = reservation.make(places);
   }
   return make_handle(std::move(made));

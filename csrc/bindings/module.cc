@@ -13,6 +13,7 @@
 #include "bindings/errors.h"
 #include "bindings/numpy_api.h"
 #include "bindings/reduce_testing.h"
+#include "bindings/replicas.h"
 #include "bindings/verify_testing.h"
 #include "bindings/work.h"
 #include "core/environment.h"
@@ -31,6 +32,7 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_communicator(m);
   collectives::bind_connect(m);
   collectives::bind_groups(m);
+  collectives::bind_replicas(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);
   m.def(

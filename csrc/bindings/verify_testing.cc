@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/unlocked.h"
 #include "core/algorithm.h"
 #include "core/error.h"
 #include "verify/mutation.h"
@@ -102,7 +103,7 @@ py::dict run_verify(const Case& c, bool in_place, int repeats, int mutate_rank, 
   std::string mutation_text;
   Verdict verdict;
   {
-    const py::gil_scoped_release release;
+    const Unlocked unlocked;
     std::vector<Schedule> schedules = c.build_all();
     if (mutate_rank >= 0 && mutation >= 0) {
       Schedule& damaged = schedules.at(static_cast<std::size_t>(mutate_rank));
@@ -132,7 +133,7 @@ py::tuple survivors(const Case& c, int repeats) {
   std::vector<std::string> passed;
   std::int64_t total = 0;
   {
-    const py::gil_scoped_release release;
+    const Unlocked unlocked;
     std::vector<Schedule> schedules = c.build_all();
     for (std::size_t r = 0; r < schedules.size(); ++r) {
       const Schedule intact = schedules[r];

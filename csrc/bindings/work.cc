@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bindings/arrays.h"
+#include "bindings/unlocked.h"
 #include "core/error.h"
 
 namespace collectives {
@@ -30,7 +31,7 @@ struct PyWork {
       const double left = timeout_s < 0 ? kSlice : std::max(0.0, timeout_s - passed);
       bool done = false;
       {
-        const py::gil_scoped_release unlocked;
+        const Unlocked unlocked;
         done = communicator->wait(*work, std::min(left, kSlice));
       }
       if (done) {
@@ -52,7 +53,7 @@ struct PyWork {
     }
     // The engine still reads and writes these arrays. A dropped handle must not free them under it.
     try {
-      const py::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       communicator->wait(*work, -1);
     } catch (const std::exception&) {
       // The communicator has failed; its next call says so.
@@ -159,7 +160,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   call.factor = tuple[11].is_none() ? 1 : tuple[11].cast<double>();
   const bool async = tuple[9].cast<bool>();
   {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     work->work = communicator.post(call, async);
   }
   return py::cast(std::move(work)).release().ptr();
@@ -183,7 +184,7 @@ PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* a
   call.name = tuple[5].is_none() ? std::string() : tuple[5].cast<std::string>();
   const bool async = tuple[6].cast<bool>();
   {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     work->work = communicator.post_message(call, async);
   }
   return py::cast(std::move(work)).release().ptr();

@@ -43,6 +43,10 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      kLaunchReader},
     {"COLLECTIVES_RENDEZVOUS_FD", "number of a descriptor", "none",
      "Set by launchers for rank 0: an inherited socket that listens on the rendezvous already", kLaunchReader},
+    {"COLLECTIVES_NUM_THREADS", "1 to 1024", "as many as there are cores for it",
+     "Threads of a reduction over replicas of one process (`collectives.cross_device_ops`), the caller among them; "
+     "it does not change results",
+     kLaunchReader},
     {"COLLECTIVES_ISA", "`avx512`, `avx2` or `baseline`", "the best that the machine has",
      "Instruction set of the reducers, for tests and comparisons; all give the same bits", "csrc/core/reducer.cc"},
 };

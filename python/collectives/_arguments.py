@@ -40,16 +40,6 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def as_arrays(x: Any, what: str) -> list[Array]:
-    """The arrays of an argument that is an array or a list of them."""
-    arrays = list(x) if isinstance(x, (list, tuple)) else [x]
-    for i, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray):
-            where = f"{what}[{i}]" if isinstance(x, (list, tuple)) else what
-            raise TypeError(f"{where} is of type {type(array).__name__}; a numpy.ndarray or a list of them is accepted")
-    return [np.asarray(a) for a in arrays]
-
-
 def check_dtypes(inputs: list[Array], collective: str, op: str) -> None:
     """Raises TypeError unless the arrays have one element type that the collective can do."""
     for i, array in enumerate(inputs):

@@ -22,6 +22,7 @@ VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
 TRANSPORTS = ("auto", "shm", "tcp")
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
+MAX_THREADS = 1024
 DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
 
@@ -212,6 +213,19 @@ def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
             "you like"
         )
     return int(digits) << shift
+
+
+def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
+    """Threads that a reduction over the replicas of this process may use; 0: as many as there are cores for it.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable is not a number of threads.
+    """
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_NUM_THREADS")
+    return 0 if text is None else _integer(text, "COLLECTIVES_NUM_THREADS", 1, MAX_THREADS)
 
 
 def _lookup(variables: Mapping[str, str], name: str) -> str | None:

@@ -1,9 +1,9 @@
 """Groups of the ranks of a communicator: ``split``, ``dup`` and ``new_group``.
 
-All ranks of the parent make the call. They tell each other what they want and propose a number for the new communicator;
-the highest is taken. Each rank then reserves that number and memory, and they tell each other what came of it. Two threads
-that make groups out of different parents may come to the same number at the same time. Then some rank cannot reserve it,
-and everybody starts again. After the second exchange all members can use the new communicator at once.
+All ranks of the parent make the call. They tell each other what they want and propose a number for the new
+communicator; the highest is taken. Each rank then reserves that number and memory, and they tell each other what came
+of it. Two threads that make groups out of different parents may come to the same number at the same time. Then some
+rank cannot reserve it, and everybody starts again. After the second exchange all members can use the new communicator.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def _make(
         return None
     if not room[members].all():
         reservation.cancel()
-        full = [r for r in members if not room[r]]
+        full = ", ".join(str(r) for r in members if not room[r])
         raise MemoryError(
-            f"the memory of rank {', '.join(map(str, full))} has no room for another group of {len(members)} ranks; "
+            f"the memory of these ranks has no room for another group of {len(members)}: {full}; "
             "close groups that are not needed, or raise COLLECTIVES_SYMMETRIC_HEAP on all ranks"
         )
     made = type(parent)(reservation.make([(bool(heap[r]), int(offset[r])) for r in members]))
@@ -107,9 +107,8 @@ def _make(
 
 def _gather(parent: Communicator, kind: str, values: Sequence[int]) -> npt.NDArray[np.int64]:
     """The values of all ranks, a row of the result for each."""
-    rows = np.zeros((parent.size, len(values)), np.int64)
-    rows[parent.rank] = values
-    return parent.all_reduce(rows, "sum", name=kind)
+    rows: npt.NDArray[np.int64] = parent.all_gather(np.array([values], np.int64), counts=1, name=kind)
+    return rows
 
 
 def _check(parent: Communicator, rows: npt.NDArray[np.int64], listed: list[int] | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._arrays import empty
 from .errors import MismatchError
 
 if TYPE_CHECKING:
@@ -96,16 +97,31 @@ def _text(row: npt.NDArray[np.int64]) -> str:
     return f"shape {shape_of(row)} of {dtype_of(row)}"
 
 
-def as_rows(counts: Counts, tensors: int, parts: int) -> list[list[int]]:
-    """The argument `counts` as a list of lengths for each tensor."""
-    rows: Any = [counts] * tensors if isinstance(counts, (int, np.integer)) or tensors == 1 else counts
-    if not isinstance(rows, Iterable) or len(list(rows)) != tensors:
-        raise ValueError(f"counts is {counts!r}; for {tensors} tensors it has {tensors} entries, one for each")
+def _is_length(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def as_rows(counts: Counts, as_list: bool, tensors: int, parts: int) -> list[list[int]]:
+    """The argument `counts` as a list of lengths for each tensor.
+
+    Args:
+        counts: as the caller gave it.
+        as_list: the tensors came as a list, so there is an entry for each, unless one number serves all.
+        tensors, parts: how many there are.
+    """
+    if not _is_length(counts) and not isinstance(counts, Iterable):
+        raise TypeError(f"counts is {counts!r}; a number of rows, or one for each rank, is accepted")
+    entries: list[Any] = list(counts) if as_list and isinstance(counts, Iterable) else [counts] * tensors
+    if len(entries) != tensors:
+        raise ValueError(f"counts has {len(entries)} entries; x is a list of {tensors} tensors and each needs one")
     result = []
-    for entry in rows:
-        row = [entry] * parts if isinstance(entry, (int, np.integer)) else list(entry)
-        if not all(isinstance(c, (int, np.integer)) and c >= 0 for c in row):
-            raise TypeError(f"counts is {counts!r}; numbers of rows, at least 0, are accepted")
+    for entry in entries:
+        row = list(entry) if isinstance(entry, Iterable) else [entry] * parts
+        for count in row:
+            if not _is_length(count):
+                raise TypeError(f"counts has {count!r} of type {type(count).__name__}; numbers of rows are accepted")
+            if count < 0:
+                raise ValueError(f"counts has {count}; a number of rows is at least 0")
         if len(row) != parts:
             raise ValueError(f"counts has {len(row)} entries; the group has {parts} ranks and each needs one")
         result.append([int(c) for c in row])
@@ -135,23 +151,33 @@ def width(array: Array) -> int:
     return math.prod(array.shape[1:])
 
 
-def fit_outputs(out: Sequence[Array] | None, shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Array]:
-    """The arrays of `out`, which must have these shapes, or new ones."""
-    if out is None:
-        return [np.empty(shape, dtype.newbyteorder("=")) for shape in shapes]
+def check_outputs(out: Sequence[Array], shapes: Sequence[tuple[int | None, ...]], dtype: np.dtype[Any] | None) -> None:
+    """Raises ValueError unless the arrays can take results of these shapes; None is a length that is not known yet."""
     if len(out) != len(shapes):
         raise ValueError(f"out has {len(out)} tensors; {len(shapes)} are needed")
     for i, (array, shape) in enumerate(zip(out, shapes, strict=True)):
-        if array.shape != shape or array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+        fits = array.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+        if not fits or (dtype is not None and array.dtype.newbyteorder("=") != dtype.newbyteorder("=")):
+            needed = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," * (len(shape) == 1)) + ")"
             raise ValueError(
-                f"out[{i}] has shape {array.shape} and dtype {array.dtype}; shape {shape} and dtype {dtype} are needed"
+                f"out[{i}] has shape {array.shape} and dtype {array.dtype}; shape {needed} and dtype {dtype} are needed"
             )
+    check_writable(out)
+
+
+def check_writable(out: Sequence[Array]) -> None:
+    """Raises ValueError unless the arrays can be written, each for itself."""
+    for i, array in enumerate(out):
         if not array.flags.writeable:
             raise ValueError(f"out[{i}] is read-only and would be written")
         for j in range(i):
             if np.may_share_memory(array, out[j]) and np.shares_memory(array, out[j]):
                 raise ValueError(f"out[{j}] and out[{i}] share memory; pass arrays that do not overlap")
-    return list(out)
+
+
+def new_outputs(shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Array]:
+    """Arrays for results, in native byte order."""
+    return [empty(shape, dtype) for shape in shapes]
 
 
 def apart(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arguments import as_arrays, check_dtypes, check_options, check_type, is_plain, plain
+from ._arguments import check_dtypes, check_options, check_type, is_plain, plain
+from ._arrays import empty
+from ._arrays.operands import Operands, adapt_all
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -29,28 +31,29 @@ def _check(comm: Communicator, word: str, peer: object, tag: object, timeout: ob
 def send(comm: Communicator, x: Any, dest: Any, tag: Any, async_op: bool, timeout: Any, name: Any) -> Any:
     """See ``Communicator.send``."""
     peer, number = _check(comm, "dest", dest, tag, timeout, name)
-    arrays = as_arrays(x, "x")
+    arrays = [a.array for a in adapt_all(x, "x")]
     check_dtypes(arrays, "send", "sum")
     work = comm._start_message(peer, number, True, [plain(a) for a in arrays], timeout, name, bool(async_op))
-    pending = Work(work, None, lambda: None)
+    pending = Work(work, lambda: None)
     return pending if async_op else pending.result()
 
 
 def recv(comm: Communicator, x: Any, source: Any, tag: Any, async_op: bool, timeout: Any, name: Any) -> Any:
     """See ``Communicator.recv``."""
     peer, number = _check(comm, "source", source, tag, timeout, name)
-    arrays = as_arrays(x, "x")
-    check_dtypes(arrays, "recv", "sum")
-    for i, array in enumerate(arrays):
+    operands = Operands(x, None, written=True)
+    check_dtypes(operands.inputs, "recv", "sum")
+    for i, array in enumerate(operands.outputs):
         if not array.flags.writeable:
             raise ValueError(f"x[{i}] is read-only and would be written; pass a writable array")
-    targets = [a if is_plain(a) else np.empty(a.shape, a.dtype.newbyteorder("=")) for a in arrays]
+    targets = [a if is_plain(a) else empty(a.shape, a.dtype) for a in operands.outputs]
     work = comm._start_message(peer, number, False, targets, timeout, name, bool(async_op))
 
-    def finish() -> None:
-        for array, target in zip(arrays, targets, strict=True):
+    def finish() -> Any:
+        for array, target in zip(operands.outputs, targets, strict=True):
             if array is not target:
                 array[...] = target
+        return operands.result()
 
-    pending = Work(work, x, finish)
+    pending = Work(work, finish)
     return pending if async_op else pending.result()

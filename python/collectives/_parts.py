@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _layout
-from ._arguments import Array, as_arrays, check_dtypes, check_factor, check_options, is_plain, plain
+from . import _core, _layout
+from ._arguments import Array, check_dtypes, check_factor, check_options, is_plain, plain
+from ._arrays.adapted import Adapted, same
+from ._arrays.operands import adapt_all, adapt_outputs
 from ._layout import Counts
 from ._work import Work
 
@@ -41,19 +43,45 @@ class Options:
     factor: float | None = None
 
 
-def _tensors(comm: Communicator, collective: str, x: Any, what: str, options: Options) -> list[Array]:
-    """The arrays of an argument, checked; those of no dimensions as one row."""
-    check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
-    check_factor(options.op, options.factor)
-    arrays = as_arrays(x, what)
-    check_dtypes(arrays, collective, options.op)
-    return [a.reshape(1) if a.ndim == 0 else a for a in arrays]
+class Given:
+    """The tensors of an argument, checked; those of no dimensions as one row.
+
+    Attributes:
+        arrays: the caller's memory.
+        kinds: of the arrays, for results of the same kinds.
+        container: list or tuple, None for one tensor.
+    """
+
+    def __init__(self, comm: Communicator, collective: str, x: Any, options: Options) -> None:
+        check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
+        check_factor(options.op, options.factor)
+        # A wrong name must be seen before the ranks tell each other anything.
+        if options.algorithm != "auto":
+            names = [a["name"] for a in _core._algorithms(collective)]
+            if options.algorithm not in names:
+                there = ", ".join(["auto", *names])
+                raise ValueError(f"{collective} has no algorithm {options.algorithm!r}; there are {there}")
+        self.kinds: list[Adapted] = adapt_all(x, "x")
+        self.arrays: list[Array] = [a.array.reshape(1) if a.array.ndim == 0 else a.array for a in self.kinds]
+        self.container: Any = type(x) if isinstance(x, (list, tuple)) else None
+        check_dtypes(self.arrays, collective, options.op)
+        self.dtype: np.dtype[Any] = self.arrays[0].dtype if self.arrays else np.dtype(np.uint8)
+
+    def expect(self, dtype: np.dtype[Any] | None, container: Any) -> None:
+        """What the tensors are of a rank that gives none."""
+        self.dtype = self.dtype if dtype is None else dtype
+        self.container = container
+
+    @property
+    def widths(self) -> list[int]:
+        """Elements of a row of each tensor."""
+        return [_layout.width(a) for a in self.arrays]
 
 
 def _start(
     comm: Communicator,
     collective: str,
-    x: Sequence[Array],
+    given: Given,
     shapes: Sequence[Shape] | None,
     lengths: list[int],
     options: Options,
@@ -61,27 +89,34 @@ def _start(
     x_rows: Rows | None,
     out_rows: Rows | None,
     out: Any,
-    as_list: bool,
-    dtype: np.dtype[Any],
+    learned: bool = False,
 ) -> Any:
     """Starts the collective and returns its result, or its Work.
 
     Args:
         comm, collective, options: what is started.
-        x: the tensors that this rank gives; none where it gives nothing.
+        given: the tensors that this rank gives; none where it gives nothing.
         shapes: of the tensors that it gets, None where it gets nothing.
         lengths: see ``_layout.lengths``.
         x_rows, out_rows: of each tensor, the rows of each part; None where a tensor is one part.
         out: as the caller gave it.
-        as_list: the result is a list.
-        dtype: of all tensors.
+        learned: the shapes come from other ranks, which have begun the collective. They would wait for this rank in
+            vain if it did not take part, so an `out` that does not fit is refused afterwards.
     """
-    results = _layout.fit_outputs(None if out is None else as_arrays(out, "out"), shapes or [], dtype)
+    unfit = None
+    results = _layout.new_outputs(shapes or [], given.dtype) if out is None else adapt_outputs(out, "out")
+    if out is not None:
+        try:
+            _layout.check_outputs(results, shapes or [], given.dtype)
+        except ValueError as error:
+            if not learned:
+                raise
+            unfit, results = error, _layout.new_outputs(shapes or [], given.dtype)
     targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
-    given = [plain(a) for a in _layout.apart(x, results)]
+    sources = [plain(a) for a in _layout.apart(given.arrays, results)]
     work = comm._start(
         collective,
-        given if x_rows is None else _layout.pieces(given, x_rows),
+        sources if x_rows is None else _layout.pieces(sources, x_rows),
         targets if out_rows is None else _layout.pieces(targets, out_rows),
         options.op,
         int(options.root),
@@ -93,94 +128,107 @@ def _start(
         lengths,
         options.factor,
     )
+    if unfit is not None:
+        work.wait(-1.0)
+        raise unfit
 
-    def finish() -> None:
+    def finish() -> Any:
         for target, source in zip(results, targets, strict=True):
             if target is not source:
                 target[...] = source
+        if shapes is None or out is not None:
+            return out
+        wraps = [a.wrap for a in given.kinds] or [same] * len(results)
+        made = [wrap(result) for wrap, result in zip(wraps, results, strict=True)]
+        return made[0] if given.container is None else given.container(made)
 
-    result: Any = None
-    if shapes is not None:
-        result = out if out is not None else results if as_list else results[0]
-    pending = Work(work, result, finish)
+    pending = Work(work, finish)
     return pending if options.async_op else pending.result()
 
 
+def _check_early(out: Any, given: Given) -> None:
+    """What can be said of `out` before the ranks tell each other their lengths."""
+    if out is not None:
+        shapes = [(None, *a.shape[1:]) for a in given.arrays]
+        _layout.check_outputs(adapt_outputs(out, "out"), shapes, given.dtype)
+
+
 def _joined_rows(
-    comm: Communicator, collective: str, tensors: Sequence[Array], counts: Counts, options: Options
+    comm: Communicator, collective: str, given: Given, out: Any, counts: Counts, options: Options
 ) -> list[list[int]]:
     """How many rows of each tensor each rank gives."""
+    tensors = given.arrays
     if counts is not None:
-        rows = _layout.as_rows(counts, len(tensors), comm.size)
+        rows = _layout.as_rows(counts, given.container is not None, len(tensors), comm.size)
         _layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
         return rows
+    _check_early(out, given)
     tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
     _layout.check_alike(comm, tables, collective)
     return [[int(table[t, 2]) for table in tables] for t in range(len(tensors))]
 
 
-def _split_rows(comm: Communicator, collective: str, tensors: Sequence[Array], counts: Counts) -> Any:
+def _split_rows(comm: Communicator, collective: str, given: Given, counts: Counts) -> Any:
     """How many rows of each tensor go to each rank: [tensor, rank]."""
+    tensors = given.arrays
     if counts is None:
         rows = _layout.even_rows(tensors, comm.size, collective)
     else:
-        rows = _layout.as_rows(counts, len(tensors), comm.size)
+        rows = _layout.as_rows(counts, given.container is not None, len(tensors), comm.size)
         _layout.check_rows(tensors, rows, "x")
     return np.array(rows, np.int64).reshape(len(tensors), comm.size)
 
 
-def _dtype(tensors: Sequence[Array]) -> np.dtype[Any]:
-    return tensors[0].dtype if tensors else np.dtype(np.uint8)
-
-
 def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_gather``."""
-    tensors = _tensors(comm, "all_gather", x, "x", options)
-    rows = _joined_rows(comm, "all_gather", tensors, counts, options)
+    given = Given(comm, "all_gather", x, options)
+    tensors = given.arrays
+    rows = _joined_rows(comm, "all_gather", given, out, counts, options)
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)]
     return _start(
         comm,
         "all_gather",
-        tensors,
+        given,
         shapes,
-        _layout.lengths(rows, [_layout.width(a) for a in tensors]),
+        _layout.lengths(rows, given.widths),
         options,
         x_rows=None,
         out_rows=rows,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
+        learned=counts is None,
     )
 
 
 def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.gather``."""
-    tensors = _tensors(comm, "gather", x, "x", options)
-    rows = _joined_rows(comm, "gather", tensors, counts, options)
+    given = Given(comm, "gather", x, options)
+    tensors = given.arrays
     here = comm.rank == options.root
+    out = out if here else None
+    rows = _joined_rows(comm, "gather", given, out, counts, options)
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)] if here else None
     return _start(
         comm,
         "gather",
-        tensors,
+        given,
         shapes,
-        _layout.lengths(rows, [_layout.width(a) for a in tensors]),
+        _layout.lengths(rows, given.widths),
         options,
         x_rows=None,
         out_rows=rows if here else None,
-        out=out if here else None,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
+        out=out,
+        learned=counts is None,
     )
 
 
-def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, root: int) -> tuple[Any, bool]:
+def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, options: Options) -> tuple[Any, bool]:
     """What the root knows, on every rank: its table, and whether its tensors are a list."""
     head = np.array([0, is_list] if table is None else [len(table), is_list], np.int64)
-    comm.broadcast(head, root)
+    name = None if options.name is None else f"{options.name} (lengths)"
+    comm.broadcast(head, options.root, timeout=options.timeout, name=name)
     if table is None:
         table = np.empty((int(head[0]), _layout.DESCRIPTION + comm.size), np.int64)
-    comm.broadcast(table, root)
+    comm.broadcast(table, options.root, timeout=options.timeout, name=name)
     return table, bool(head[1])
 
 
@@ -189,54 +237,63 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
     here = comm.rank == options.root
     if here and x is None:
         raise TypeError(f"x is None on rank {comm.rank}, which is the root; pass the array to scatter")
-    tensors = _tensors(comm, "scatter", x if here else [], "x", options)
+    given = Given(comm, "scatter", x if here else [], options)
+    tensors = given.arrays
     table = None
+    if out is not None:
+        _layout.check_writable(adapt_outputs(out, "out"))
     if here:
-        table = np.hstack([_layout.describe(tensors), _split_rows(comm, "scatter", tensors, counts)])
-    table, is_list = _tell(comm, table, isinstance(x, (list, tuple)), options.root)
+        own = _split_rows(comm, "scatter", given, counts)
+        table = np.hstack([_layout.describe(tensors), own])
+        if out is not None:
+            shapes = [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, own, strict=True)]
+            _layout.check_outputs(adapt_outputs(out, "out"), shapes, given.dtype)
+    table, is_list = _tell(comm, table, given.container is not None, options)
     rows = [[int(c) for c in row[_layout.DESCRIPTION :]] for row in table]
     trailing = [_layout.shape_of(row)[1:] for row in table]
+    if not here:
+        given.expect(_layout.dtype_of(table[0]) if len(table) else None, list if is_list else None)
     return _start(
         comm,
         "scatter",
-        tensors,
+        given,
         [(r[comm.rank], *t) for r, t in zip(rows, trailing, strict=True)],
         _layout.lengths(rows, [math.prod(t) for t in trailing]),
         options,
         x_rows=rows if here else None,
         out_rows=None,
         out=out,
-        as_list=is_list,
-        dtype=_layout.dtype_of(table[0]) if len(table) else np.dtype(np.uint8),
+        learned=not here,
     )
 
 
 def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.reduce_scatter``."""
-    tensors = _tensors(comm, "reduce_scatter", x, "x", options)
-    rows = _split_rows(comm, "reduce_scatter", tensors, counts)
+    given = Given(comm, "reduce_scatter", x, options)
+    tensors = given.arrays
+    rows = _split_rows(comm, "reduce_scatter", given, counts)
     return _start(
         comm,
         "reduce_scatter",
-        tensors,
+        given,
         [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)],
-        _layout.lengths(rows.tolist(), [_layout.width(a) for a in tensors]),
+        _layout.lengths(rows.tolist(), given.widths),
         options,
         x_rows=rows,
         out_rows=None,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
     )
 
 
 def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_to_all``."""
-    tensors = _tensors(comm, "all_to_all", x, "x", options)
-    own = _split_rows(comm, "all_to_all", tensors, counts)
+    given = Given(comm, "all_to_all", x, options)
+    tensors = given.arrays
+    own = _split_rows(comm, "all_to_all", given, counts)
     if counts is None:
         tables = np.stack([own] * comm.size)  # a rank with other lengths has another signature
     else:
+        _check_early(out, given)
         tables = _layout.exchange(comm, np.hstack([_layout.describe(tensors), own]), options.name, options.timeout)
         _layout.check_alike(comm, tables[:, :, : _layout.DESCRIPTION], "all_to_all")
         tables = tables[:, :, _layout.DESCRIPTION :]
@@ -245,13 +302,12 @@ def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
     return _start(
         comm,
         "all_to_all",
-        tensors,
+        given,
         [(int(r.sum()), *a.shape[1:]) for a, r in zip(tensors, arriving, strict=True)],
-        _layout.lengths(matrices.reshape(len(tensors), -1).tolist(), [_layout.width(a) for a in tensors]),
+        _layout.lengths(matrices.reshape(len(tensors), comm.size**2).tolist(), given.widths),
         options,
         x_rows=own,
         out_rows=arriving,
         out=out,
-        as_list=isinstance(x, (list, tuple)),
-        dtype=_dtype(tensors),
+        learned=counts is not None,
     )

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arguments import (
-    Array,
-    as_arrays,
     check_dtypes,
     check_factor,
     check_options,
@@ -21,6 +19,7 @@ from ._arguments import (
     plain,
     same_memory,
 )
+from ._arrays.operands import Operands
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -47,22 +46,19 @@ def start(
     algorithm = "auto" if algorithm is None else algorithm
     check_options(comm.size, op, root, algorithm, timeout, name)
     check_factor(op, factor)
-    inputs: list[Array] = []
-    outputs: list[Array] = []
-    if collective != "barrier":
-        inputs = as_arrays(x, "x")
-        check_dtypes(inputs, collective, op)
-        outputs = inputs if out is None else as_arrays(out, "out")
-        if out is not None:
-            check_outputs(inputs, outputs)
     # Only these ranks' outputs are written.
     written = collective != "reduce" or root == comm.rank
+    operands = Operands([] if collective == "barrier" else x, out, written)
+    inputs, outputs = operands.inputs, operands.outputs
+    check_dtypes(inputs, collective, op)
+    if out is not None:
+        check_outputs(inputs, outputs)
     read_only = [i for i, a in enumerate(outputs) if not a.flags.writeable]
     if read_only and (written or out is not None):
         which = "the array" if len(outputs) == 1 else f"tensor {read_only[0]}"
         raise ValueError(f"{which} is read-only and would be written; pass a writable array, or out=")
     contiguous_in = [plain(a) for a in inputs]
-    if out is None:
+    if outputs is inputs:
         contiguous_out = contiguous_in
     else:
         # An output that shares memory with an input cannot be written before all inputs were read.
@@ -86,13 +82,11 @@ def start(
         factor,
     )
 
-    def finish() -> None:
+    def finish() -> Any:
         for target, source in zip(outputs, contiguous_out, strict=True):
             if target is not source and written:
                 target[...] = source
+        return None if collective == "barrier" else operands.result()
 
-    result = None if collective == "barrier" else x if out is None else out
-    pending = Work(work, result, finish)
-    if async_op:
-        return pending
-    return pending.result()
+    pending = Work(work, finish)
+    return pending if async_op else pending.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,12 @@ class Work:
     The arrays of the call must be left alone until it is over.
     """
 
-    def __init__(self, work: _core.Work, result: Any, finish: Callable[[], None]) -> None:
+    def __init__(self, work: _core.Work, finish: Callable[[], Any]) -> None:
+        """For the library. ``finish`` is called once, after the end, and returns the result."""
         self._work = work
-        self._result = result
-        self._finish: Callable[[], None] | None = finish
+        self._result: Any = None
+        self._finish: Callable[[], Any] | None = finish
+        self._finishing = threading.Lock()  # several threads may wait
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the end of the collective.
@@ -33,9 +36,10 @@ class Work:
             raise ValueError(f"timeout is {timeout!r}; seconds, at least 0, are accepted")
         if not self._work.wait(-1.0 if timeout is None else timeout):
             raise TimeoutError(f"the collective is not over after {timeout} s; it goes on and can be waited for again")
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()
+        with self._finishing:
+            if self._finish is not None:
+                self._result = self._finish()
+                self._finish = None
 
     def done(self) -> bool:
         """True when the collective is over, well or not."""

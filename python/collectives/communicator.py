@@ -25,8 +25,9 @@ __all__ = ["Communicator", "Work"]
 
 
 class Communicator(_core.Communicator):
-    """A group of ranks, as one of them sees it. Made by ``init``, ``spawn`` and ``local_group``, and out of another one by
-    ``split``, ``dup`` and ``new_group``.
+    """A group of ranks, as one of them sees it.
+
+    Made by ``init``, ``spawn`` and ``local_group``, and out of another one by ``split``, ``dup`` and ``new_group``.
 
     All ranks must issue the same collectives in the same order. The result has the same bits on every rank. A
     communicator whose collective failed cannot be used again.
@@ -270,8 +271,9 @@ class Communicator(_core.Communicator):
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Parts the ranks into groups, one for each color. A collective call.
 
-        The new communicators count their own collectives: what is in flight on one neither waits for another nor fails
-        with it. They share the connections and the memory of this process, and live on when this communicator is closed.
+        The new communicators count their own collectives: what is in flight on one neither waits for another nor
+        fails with it. They share the connections and the memory of this process, and live on when this communicator
+        is closed.
 
         Args:
             color: which group this rank joins, 0 or more; ``None`` for none.
@@ -283,17 +285,18 @@ class Communicator(_core.Communicator):
         Raises:
             TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
             MismatchError: another rank made another call.
-            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room but
+            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room
+            but
                 for symmetric memory, ``empty`` of the group gives ordinary arrays.
         """
         return _groups.split(self, color, key)
 
     def dup(self) -> Communicator:
-        """A communicator of the same ranks with a sequence of collectives of its own. A collective call; see ``split``."""
+        """A communicator of the same ranks that counts its own collectives. A collective call; see ``split``."""
         return _groups.dup(self)
 
     def new_group(self, ranks: Iterable[int]) -> Communicator | None:
-        """A communicator of some of the ranks: its rank i is ``ranks[i]``. A collective call of all ranks; see ``split``.
+        """A communicator of some of the ranks: its rank i is ``ranks[i]``. All ranks make the call; see ``split``.
 
         Args:
             ranks: the members, the same list on every rank.
@@ -314,8 +317,8 @@ class Communicator(_core.Communicator):
         Unpickling executes code that the sender chooses: only for jobs that trust all ranks, which are authenticated.
 
         Raises:
-            CollectivesError: `root` could not pickle `obj` and raises its own error. The communicator goes on, also when
-                unpickling fails; that is raised on the rank where it does.
+            CollectivesError: `root` could not pickle `obj` and raises its own error. The communicator goes on, also
+                when unpickling fails; that is raised on the rank where it does.
         """
         return _objects.broadcast_object(self, obj, root)
 
@@ -330,7 +333,7 @@ class Communicator(_core.Communicator):
     def scatter_object(self, objs: Sequence[Any] | None, root: int = 0) -> Any:
         """Gives rank i entry i of `objs` of rank ``root``, where it is the entry itself; others may pass None.
 
-        Raises TypeError or ValueError on `root` where `objs` is not one object for each rank, and CollectivesError on the
-        others. See ``broadcast_object``.
+        Raises TypeError or ValueError on `root` where `objs` is not one object for each rank, and CollectivesError on
+        the others. See ``broadcast_object``.
         """
         return _objects.scatter_object(self, objs, root)

@@ -1,0 +1,57 @@
+// Reductions and copies over arrays of one process, one array per replica: every source is read once and every
+// destination written once, by all cores when there is enough to do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/types.h"
+
+namespace collectives {
+
+// In which order the n values of an element are combined. It decides the rounding; never the number of threads.
+enum class Combination : std::uint8_t {
+  kCanonical,  // the tree of core/reducer.h over replicas 0 to n-1
+  kHalves,     // the first ceil(n/2) replicas by that tree, the others by that tree, then the two results
+  kChain,      // one replica after another, part p of n starting at replica p: as in a ring
+};
+
+// The value named ("canonical", "halves", "chain"), or ArgumentError.
+Combination parse_combination(std::string_view text);
+
+// One tensor: an array of each replica, and where the result goes. All are contiguous and aligned and have `count`
+// elements; no two destinations overlap, and no destination overlaps a source.
+struct ReplicaTensor {
+  DType dtype = DType::kFloat32;
+  Op op = Op::kSum;
+  std::int64_t count = 0;
+  std::span<const void* const> sources;
+  std::span<void* const> destinations;
+};
+
+// Reduces all tensors, which must have the same number of sources. Op::kAvg divides by that number.
+//
+// With kChain, the tensors of one dtype are one buffer, in the given order, as in a fused collective. It is split into
+// `packs` packs by number of elements, the remainder in the last, and each pack into one part per replica. With the
+// other orders every element is combined alike, so that packs would change nothing.
+//
+// Throws ArgumentTypeError where `op` has no meaning for a dtype.
+void reduce_replicas(Combination combination, int packs, std::span<const ReplicaTensor> tensors);
+
+// A contiguous array that consists of `row_bytes` bytes in each of the rows of a ReplicaRows.
+struct RowSource {
+  const void* data = nullptr;
+  std::int64_t row_bytes = 0;
+};
+
+// Borders at which work on one array is shared out, in elements or bytes: no two threads write one cache line, and
+// vectors are full.
+inline constexpr std::int64_t kBorder = 64;
+
+// Every row of each destination becomes the row of all sources, one behind the other. With one row this is a
+// concatenation, with one source a copy.
+void gather_replicas(std::int64_t rows, std::span<const RowSource> sources, std::span<void* const> destinations);
+
+}  // namespace collectives

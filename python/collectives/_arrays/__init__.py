@@ -1,0 +1,76 @@
+"""Arrays of other libraries in the public calls: views of their memory, and results in the caller's kind.
+
+No library is imported here. A value of one of its types proves that it is loaded: it is looked up in ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+
+from . import buffers, jax_arrays, tensorflow_tensors, torch_tensors
+from .adapted import ACCEPTED, Adapted, Adapter, empty, same, type_name
+
+__all__ = ["Adapted", "adapt", "empty"]
+
+_adapters: weakref.WeakKeyDictionary[type, Adapter] = weakref.WeakKeyDictionary()
+
+
+def adapt(x: Any, what: str) -> Adapted:
+    """A view of the memory of ``x``, and the way from a result to its kind.
+
+    Args:
+        x: an array of any library.
+        what: what the caller calls it in errors: "x", "x[2]", "out".
+
+    Raises:
+        TypeError: its memory cannot be used; the text says why and what to pass.
+    """
+    kind = type(x)
+    if kind is np.ndarray:
+        return Adapted(x, True, same)
+    adapter = _adapters.get(kind)
+    if adapter is None:
+        adapter = _find(x, what)
+        _adapters[kind] = adapter
+    return adapter(x, what)
+
+
+def _find(x: Any, what: str) -> Adapter:
+    """The adapter for the type of ``x``."""
+    if isinstance(x, np.ma.MaskedArray):
+        return _refuse_masked
+    if isinstance(x, np.ndarray):
+        return _numpy
+    if isinstance(x, np.generic):
+        return _refuse_scalar
+    found: Adapter | None = None
+    if (torch := sys.modules.get("torch")) is not None and isinstance(x, torch.Tensor):
+        found = torch_tensors.adapter(torch)
+    elif (jax := sys.modules.get("jax")) is not None and isinstance(x, jax.Array):
+        found = jax_arrays.adapter(jax, x)
+    elif (tf := sys.modules.get("tensorflow")) is not None:
+        found = tensorflow_tensors.adapter(tf, x)
+    found = found or buffers.find(x)
+    if found is None:
+        advice = "; numpy.asarray(x) makes an array of it" if hasattr(x, "__array__") else ""
+        raise TypeError(f"{what} is of type {type_name(x)}; {ACCEPTED} is accepted{advice}")
+    return found
+
+
+def _numpy(x: Any, what: str) -> Adapted:
+    """Subclasses of numpy.ndarray: matrix, memmap, recarray."""
+    return Adapted(np.asarray(x), True, same)
+
+
+def _refuse_masked(x: Any, what: str) -> Adapted:
+    raise TypeError(f"{what} is a masked array, whose mask a collective would ignore; pass x.data or x.filled(value)")
+
+
+def _refuse_scalar(x: Any, what: str) -> Adapted:
+    raise TypeError(
+        f"{what} is a scalar of type {type_name(x)}, which cannot be written; pass a numpy.ndarray: numpy.array(x)"
+    )

@@ -1,0 +1,72 @@
+"""An array of any library as the engine sees it, and memory for new ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+
+ACCEPTED = (
+    "a numpy.ndarray, a CPU array of PyTorch, JAX or TensorFlow, an object with the buffer protocol, "
+    "__array_interface__ or __dlpack__, or a list of these"
+)
+ALIGNMENT = 64  # bytes: JAX and TensorFlow take memory over without a copy when it is aligned so
+
+
+class Adapted(NamedTuple):
+    """An array of the caller.
+
+    Attributes:
+        array: the caller's memory. It keeps the caller's object alive.
+        mutable: results go into this memory. False where values of the kind never change (JAX, TensorFlow): then a
+            result is a new object. A read-only buffer is of a mutable kind; the flags of ``array`` say that it cannot
+            be written.
+        wrap: turns a new array, whose memory nobody else will write, into the caller's kind. Nothing is copied when the
+            array comes from ``empty`` and the kind can take memory over.
+    """
+
+    array: Array
+    mutable: bool
+    wrap: Callable[[Array], Any]
+
+
+Adapter: TypeAlias = Callable[[Any, str], Adapted]  # of an object and what the caller calls it: "x", "x[2]", "out"
+
+
+def same(array: Array) -> Array:
+    """``Adapted.wrap`` of kinds whose new arrays are NumPy's."""
+    return array
+
+
+def is_aligned(array: Array) -> bool:
+    """Whether other libraries can take the memory over."""
+    return bool(array.ctypes.data % ALIGNMENT == 0)
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array in native byte order whose memory any ``Adapted.wrap`` can take over."""
+    native = dtype.newbyteorder("=")
+    nbytes = math.prod(shape) * native.itemsize
+    store = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -store.ctypes.data % ALIGNMENT
+    array: Array = store[start : start + nbytes].view(native).reshape(shape)
+    return array
+
+
+def type_name(x: object) -> str:
+    """The type as its users write it: ``torch.Tensor``, ``bytes``."""
+    kind = type(x)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def elsewhere(what: str, kind: str, device: object, advice: str) -> TypeError:
+    """The error for an array whose memory is not the host's."""
+    return TypeError(
+        f"{what} is a {kind} on device {device}; this build of collectives handles arrays in the memory of the CPU: "
+        f"{advice}"
+    )

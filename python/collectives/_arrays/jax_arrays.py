@@ -1,0 +1,57 @@
+"""Arrays of JAX, which never change: a result is a new array over the memory that was reduced into."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from .adapted import Adapted, Adapter, Array, elsewhere, type_name
+
+
+def adapter(jax: Any, x: Any) -> Adapter:
+    """The adapter for arrays of the type of ``x``, a ``jax.Array``."""
+    if isinstance(x, jax.core.Tracer):
+        return _refuse_tracer
+
+    def adapt(x: Any, what: str) -> Adapted:
+        sharding = x.sharding
+        devices = sharding.device_set
+        if len(devices) != 1:
+            names = ", ".join(sorted(str(d) for d in devices))
+            raise TypeError(
+                f"{what} is a jax.Array that is sharded over {len(devices)} devices ({names}); pass an array on one "
+                "device (x.addressable_shards[i].data)"
+            )
+        (device,) = devices
+        if device.platform != "cpu":
+            raise elsewhere(what, "jax.Array", device, "pass a copy (jax.device_put(x, jax.devices('cpu')[0]))")
+        try:
+            array = np.asarray(x)  # waits until it is computed; no copy
+        except TypeError as error:
+            raise TypeError(f"{what} is a jax.Array of dtype {x.dtype} without NumPy's equivalent: {error}") from error
+        shape, committed = x.shape, x.committed
+
+        # By device_put: jax.dlpack.from_dlpack takes no bfloat16 from NumPy and knows neither device nor sharding.
+        def wrap(result: Array) -> Any:
+            # Without this JAX would narrow float64 and int64 that it was told to have elsewhere.
+            wide = np.dtype(jax.dtypes.canonicalize_dtype(result.dtype)) != result.dtype
+            with jax.enable_x64(True) if wide else contextlib.nullcontext():
+                if committed:
+                    where = sharding if result.shape == shape else device
+                    return jax.device_put(result, where, may_alias=True)
+                # As free as the argument was to be combined with arrays of other devices.
+                with jax.default_device(device):
+                    return jax.device_put(result, may_alias=True)
+
+        return Adapted(array, False, wrap)
+
+    return adapt
+
+
+def _refuse_tracer(x: Any, what: str) -> Adapted:
+    raise TypeError(
+        f"{what} is a {type_name(x)}, which has no value yet; call collectives outside of jax.jit, jax.grad and "
+        "jax.vmap, on arrays"
+    )

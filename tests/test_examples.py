@@ -1,0 +1,45 @@
+"""The programs in examples/ run, alone and on several ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+LIMIT = 120  # seconds
+
+
+def run(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    launcher = ["-m", "collectives", "run", "-n", str(n)] if n else []
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
+    environ["OMP_NUM_THREADS"] = environ["OPENBLAS_NUM_THREADS"] = "1"  # ranks share the cores
+    return subprocess.run(
+        [sys.executable, *launcher, *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=LIMIT
+    )
+
+
+@pytest.mark.parametrize("n", [0, 4])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_runs(name: str, n: int) -> None:
+    done = run(n, f"examples/{name}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("n", [0, 4])
+def test_digits_are_those_of_one_process(n: int) -> None:
+    done = run(n, "examples/digits.py", "--check")
+    assert done.returncode == 0, done.stderr
+    accuracies = re.findall(r"epoch \d+ of 20: loss \S+, test accuracy (0\.\d+)", done.stdout)
+    assert len(accuracies) == 20, done.stdout  # of rank 0 only
+    assert float(accuracies[-1]) > 0.93
+    found = re.search(r"same bits on (\d) ranks; at most (\S+) from one process", done.stdout)
+    assert found, done.stdout
+    assert int(found[1]) == max(n, 1)
+    assert float(found[2]) < 1e-6
