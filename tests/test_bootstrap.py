@@ -13,8 +13,9 @@ import sys
 import time
 
 import pytest
-from collectives._bootstrap import connect, partition
+from collectives._bootstrap import connect
 from collectives._environment import Environment
+from collectives._numbering import number_ranks, partition
 
 LIMIT = 30.0  # seconds that nothing here may reach
 
@@ -37,7 +38,7 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 try:
-    world = connect(environment, segment, doorbell)
+    world = connect(environment, lambda size: (segment, doorbell))
 except Exception as error:
     say(error=type(error).__name__, text=str(error), peer=getattr(error, "peer", None),
         leaked=len(os.listdir("/proc/self/fd")) - before)
@@ -48,8 +49,21 @@ def wait_for(fd, event):
     poll.register(fd, event)
     assert poll.poll(20000), "nothing came"
 
+class Peer:
+    # Another process; all have one rank.
+
+    def __init__(self, process):
+        [self.rank] = process.ranks
+        self.host_name, self.pid = process.host_name, process.pid
+        self.tcp_fd = world.tcp_fds[0].get(self.rank, -1)
+        for name in ("memory_fd", "doorbell_fd", "control_fd", "pid_fd"):
+            [descriptor] = getattr(process, name + "s") or [-1]
+            setattr(self, name, descriptor)
+
+[rank], size = world.ranks, len(world.host)
+others = [Peer(process) for process in world.processes if process.ranks != world.ranks]
 peers = {}
-for peer in world.peers:
+for peer in others:
     fds = {name: getattr(peer, name) for name in ("memory_fd", "doorbell_fd", "control_fd", "pid_fd", "tcp_fd")}
     used = [fd for fd in fds.values() if fd >= 0]
     assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in used), "open across exec"
@@ -59,9 +73,9 @@ for peer in world.peers:
     for name in ("control_fd", "tcp_fd"):
         if fds[name] >= 0:
             assert not os.get_blocking(fds[name])
-            os.write(fds[name], bytes([world.rank]))
+            os.write(fds[name], bytes([rank]))
     peers[peer.rank] = seen
-for peer in world.peers:
+for peer in others:
     for fd in (peer.control_fd, peer.tcp_fd):
         if fd >= 0:
             wait_for(fd, select.POLLIN)
@@ -71,12 +85,12 @@ for peer in world.peers:
         peers[peer.rank]["nodelay"] = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         peers[peer.rank]["address"] = sock.getpeername()[0]
         sock.close()
-say(rank=world.rank, size=world.size, host=world.host, peers=peers,
+say(rank=rank, size=size, host=world.host, peers=peers,
     descriptors=len(os.listdir("/proc/self/fd")) - before)
 
 for line in sys.stdin:
     command, _, argument = line.strip().partition(" ")
-    peer = next((p for p in world.peers if p.rank == int(argument or -1)), None)
+    peer = next((p for p in others if p.rank == int(argument or -1)), None)
     if command == "death":  # that a peer died shows on its descriptors
         if peer.pid_fd >= 0:
             wait_for(peer.pid_fd, select.POLLIN)
@@ -260,8 +274,10 @@ def test_a_stopped_rank_ends_at_the_deadline():
 
 
 def test_a_world_of_one():
-    world = connect(Environment(), -1, -1)
-    assert (world.rank, world.size, world.host, world.peers) == (0, 1, [0], [])
+    sizes = []
+    world = connect(Environment(), lambda size: (sizes.append(size) or -1, -1))
+    assert (world.ranks, world.host, world.tcp_fds, sizes) == ([0], [0], [{}], [1])
+    assert [process.ranks for process in world.processes] == [[0]]
 
 
 def test_start_and_start_again():
@@ -270,7 +286,7 @@ def test_start_and_start_again():
         "import os\nfrom collectives._bootstrap import connect\n"
         "from collectives._environment import read_environment\n"
         "fd, bell = os.memfd_create('a'), os.memfd_create('b')\n"
-        "for _ in range(20):\n    connect(read_environment(), fd, bell).close()\n"
+        "for _ in range(20):\n    connect(read_environment(), lambda size: (fd, bell)).close()\n"
     )
     with socket.socket() as listener, contextlib.ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
@@ -335,3 +351,16 @@ class TestPartition:
             assert host[a] != host[b] or (a, b) in pairs
         firsts = [host.index(index) for index in range(max(host) + 1)]
         assert firsts == sorted(firsts)
+
+
+class TestNumbers:
+    """The numbers of the ranks."""
+
+    def test_without_replicas_processes_keep_theirs(self):
+        assert number_ranks([0, 1, 0], [None, None, None]) == [[0], [1], [2]]
+
+    def test_one_replica_each_is_host_by_host(self):
+        assert number_ranks([0, 1, 0], [1, 1, 1]) == [[0], [2], [1]]
+
+    def test_host_then_process_then_replica(self):
+        assert number_ranks([0, 1, 0, 1], [2, None, 3, 1]) == [[0, 1], [5], [2, 3, 4], [6]]

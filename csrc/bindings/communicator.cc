@@ -83,7 +83,7 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
 bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& work) {
   constexpr std::int64_t kBriefBytes = 16 << 10;
   const bool brief = call.input.empty() || call.input[0].bytes <= kBriefBytes;
-  if (brief && communicator.options().mapped_transport != "local") {
+  if (brief && !communicator.options().threads) {
     return communicator.run(call, work);
   }
   const Unlocked unlocked;

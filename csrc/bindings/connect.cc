@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <tuple>
 
 #include "bindings/communicator.h"
 #include "core/domain.h"
@@ -73,6 +75,14 @@ Mapping map_segment(const Memory& memory, int descriptor, int rank, std::size_t 
   return memory.map(descriptor, bytes);
 }
 
+int duplicate(int descriptor) {
+  const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) {
+    throw std::system_error(errno, std::generic_category(), "dup");
+  }
+  return copy;
+}
+
 // The segments and the doorbells of the ranks of one host, alive as long as any communicator that uses them.
 struct Segments {
   std::vector<Mapping> mappings;
@@ -96,53 +106,103 @@ struct Segments {
   }
 };
 
-// peers: (rank, host name, pid, memory, doorbell, control, pid descriptor, tcp), descriptors -1 where there is none.
-// All descriptors are taken over, unless it throws.
-py::object connect(int rank, const std::vector<int>& host, int segment, int doorbell, const py::list& peers,
-                   const py::dict& options) {
-  const int size = static_cast<int>(host.size());
-  const SegmentLayout layout = layout_for(size, options);
-  const Memory& memory = find_memory("memfd");
-  auto segments = std::make_shared<Segments>(size);
-  std::vector<Peer> connected(size);
-  int local_size = 1;
-  for (const py::handle item : peers) {
-    const auto entry = item.cast<py::tuple>();
-    const int r = entry[0].cast<int>();
-    if (const int descriptor = entry[3].cast<int>(); descriptor >= 0) {
-      segments->mappings.at(r) = map_segment(memory, descriptor, r, layout.total);
-      ++local_size;
-    }
-  }
-  if (local_size > 1) {
-    segments->mappings.at(rank) = memory.map(segment, layout.total);
-  }
-  for (const py::handle item : peers) {
-    const auto entry = item.cast<py::tuple>();
-    const int r = entry[0].cast<int>();
-    Peer& peer = connected.at(r);
-    peer.rank = r;
-    peer.host = entry[1].cast<std::string>();
-    peer.pid = entry[2].cast<int>();
-    peer.control_fd = entry[5].cast<int>();
-    peer.pid_fd = entry[6].cast<int>();
-    if (const int descriptor = entry[3].cast<int>(); descriptor >= 0) {
-      close(descriptor);
-      segments->doorbells[r] = entry[4].cast<int>();
-    }
-    if (const int descriptor = entry[7].cast<int>(); descriptor >= 0) {
-      peer.link = find_transport("tcp").over_socket(descriptor, r);
-    }
-  }
+// One rank of this process. segments: nullptr where it shares no memory.
+py::object make_rank(int rank, std::vector<Peer> peers, int doorbell, const SegmentLayout& layout, const Memory& memory,
+                     const std::shared_ptr<Segments>& segments, CommunicatorOptions settings, const py::dict& options) {
   std::shared_ptr<HostMemory> shared;
-  if (local_size > 1) {
+  if (segments != nullptr) {
     shared = std::make_shared<HostMemory>(rank, limits_from(options), layout, memory, segments->bases(),
                                           segments->doorbells, segments);
   }
-  close(segment);
-  auto engine = std::make_shared<Engine>(rank, std::move(connected), doorbell, local_size, shared);
+  const std::vector<int>& host = settings.topology.host;
+  const auto local_size = static_cast<int>(std::count(host.begin(), host.end(), host[rank]));
+  auto engine = std::make_shared<Engine>(rank, std::move(peers), doorbell, local_size, shared);
   return make_handle(std::make_unique<Communicator>(engine, shared != nullptr ? shared->world_domain() : nullptr,
-                                                    communicator_options(rank, host, options)));
+                                                    std::move(settings)));
+}
+
+// A process of the job: its ranks, host name and pid; memory and doorbell of each of its ranks; the connection to it
+// and the descriptor of the process, for each of our ranks. The lists are empty where there are none.
+using Process = std::tuple<std::vector<int>, std::string, int, std::vector<int>, std::vector<int>, std::vector<int>,
+                           std::vector<int>>;
+
+// Maps the segments of all ranks of this host. Takes over nothing yet, since it may throw.
+std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory& memory, int size,
+                                       const std::vector<int>& ranks, const std::vector<int>& own_segments,
+                                       const std::vector<int>& own_doorbells, const std::vector<Process>& processes) {
+  auto segments = std::make_shared<Segments>(size);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    segments->mappings.at(ranks[i]) = memory.map(own_segments.at(i), layout.total);
+    if (ranks.size() > 1) {
+      segments->doorbells.at(ranks[i]) = duplicate(own_doorbells.at(i));  // for the other replicas
+    }
+  }
+  for (const auto& [members, name, pid, memories, doorbells, controls, pids] : processes) {
+    for (std::size_t i = 0; i < memories.size(); ++i) {
+      segments->mappings.at(members.at(i)) = map_segment(memory, memories[i], members[i], layout.total);
+    }
+  }
+  return segments;
+}
+
+// What our rank number `replica` has of the others.
+std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::vector<Process>& processes,
+                           const std::vector<int>& tcp) {
+  std::vector<Peer> peers(size);
+  for (const auto& [members, name, pid, memories, doorbells, controls, pids] : processes) {
+    for (const int r : members) {
+      if (r == rank) {
+        continue;
+      }
+      Peer& peer = peers.at(r);
+      peer.rank = r;
+      peer.process = members.size() > 1 ? members[0] : -1;
+      peer.host = name;
+      peer.pid = pid;
+      if (r == members[0]) {
+        peer.control_fd = controls.empty() ? -1 : controls.at(replica);
+        peer.pid_fd = pids.empty() ? -1 : pids.at(replica);
+      }
+      if (tcp.at(r) >= 0) {
+        peer.link = find_transport("tcp").over_socket(tcp[r], r);
+      }
+    }
+  }
+  return peers;
+}
+
+// A communicator for each rank of process `own`. segments, doorbells: its own, by replica; tcp: for each replica the
+// connection to each rank, -1 where there is none. All descriptors are taken over, unless it throws.
+py::list connect(int own, const std::vector<int>& host, const std::vector<int>& segments,
+                 const std::vector<int>& doorbells, const std::vector<Process>& processes,
+                 const std::vector<std::vector<int>>& tcp, const py::dict& options) {
+  const int size = static_cast<int>(host.size());
+  const SegmentLayout layout = layout_for(size, options);
+  const Memory& memory = find_memory("memfd");
+  const std::vector<int>& ranks = std::get<0>(processes.at(own));
+  std::shared_ptr<Segments> shared;
+  if (std::count(host.begin(), host.end(), host.at(ranks.at(0))) > 1) {
+    shared = map_segments(layout, memory, size, ranks, segments, doorbells, processes);
+    for (const auto& [members, name, pid, memories, bells, controls, pids] : processes) {
+      std::for_each(memories.begin(), memories.end(), close);
+      for (std::size_t i = 0; i < bells.size(); ++i) {
+        shared->doorbells.at(members[i]) = bells[i];
+      }
+    }
+  }
+  for (const int segment : segments) {
+    if (segment >= 0) {
+      close(segment);
+    }
+  }
+  py::list result;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    CommunicatorOptions settings = communicator_options(ranks[i], host, options);
+    settings.threads = ranks.size() > 1;
+    result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, tcp.at(i)), doorbells.at(i), layout,
+                            memory, shared, std::move(settings), options));
+  }
+  return result;
 }
 
 // n communicators for n threads of this process.
@@ -160,13 +220,11 @@ py::list local_group(int size, const py::dict& options) {
   }
   py::list result;
   for (int r = 0; r < size; ++r) {
-    auto shared =
-        std::make_shared<HostMemory>(r, limits_from(options), layout, memory, group->bases(), group->doorbells, group);
-    const int doorbell = fcntl(group->doorbells[r], F_DUPFD_CLOEXEC, 0);
-    auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), doorbell, size, shared);
     CommunicatorOptions settings = communicator_options(r, std::vector<int>(size, 0), options);
     settings.mapped_transport = "local";
-    result.append(make_handle(std::make_unique<Communicator>(engine, shared->world_domain(), settings)));
+    settings.threads = true;
+    result.append(make_rank(r, std::vector<Peer>(size), duplicate(group->doorbells[r]), layout, memory, group,
+                            std::move(settings), options));
   }
   return result;
 }
@@ -176,7 +234,8 @@ py::list local_group(int size, const py::dict& options) {
 void bind_connect(py::module_& m) {
   m.def("create_segment", &create_segment, "The descriptor of a memory segment for one rank of a group of `size`.");
   m.def("segment_bytes", [](int size, const py::dict& options) { return layout_for(size, options).total; });
-  m.def("connect", &connect, "A communicator over connected descriptors, all of which it takes over.");
+  m.def("connect", &connect,
+        "A communicator for each rank of this process, over connected descriptors, all of which it takes over.");
   m.def("local_group", &local_group, "Communicators for `size` threads of this process.");
   m.def("transports", [] {
     py::dict result;

@@ -24,6 +24,7 @@ struct CommunicatorOptions {
   std::vector<int> members;  // the rank in the world of each member; empty: the world itself
   Topology topology;
   std::string mapped_transport = "shm";
+  bool threads = false;  // other ranks may be threads of this process
   double timeout_s = 600;
   double warn_s = 60;
 };
@@ -117,6 +118,7 @@ class Communicator {
   void check_time(Work& work, Clock::time_point now);
   void finish(Work& work, const Report& report);
   std::string who(int member) const;
+  std::string others_of_process(int member) const;
   Peer& peer(int member) const;
   bool maps(int member) const { return domain_ != nullptr && domain_->has(member); }
   // The link to a member that shares no memory with this rank, nullptr for the others.

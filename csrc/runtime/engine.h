@@ -22,9 +22,12 @@ namespace collectives {
 
 class Communicator;
 
-// How another process is reached and watched. Descriptors belong to the engine, -1 where there is none.
+// How another rank is reached and watched. Descriptors belong to the engine, -1 where there is none.
 struct Peer {
   int rank = -1;  // in the world
+  // The lowest rank of its process, -1 when the process has no other. That one has the two descriptors below for all of
+  // them: their process dies once.
+  int process = -1;
   std::string host;
   int pid = -1;
   int control_fd = -1;  // a socket that nothing is sent over: its end is the end of the peer

@@ -31,7 +31,9 @@ void Engine::watch_peers() {
   poll(descriptors.data(), descriptors.size(), 0);
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     Peer& peer = peers_[r];
-    if (peer.state == Peer::State::kThere && (descriptors[2 * r].revents != 0 || descriptors[2 * r + 1].revents != 0)) {
+    const std::size_t first = peer.process < 0 ? r : static_cast<std::size_t>(peer.process);
+    if (peer.state == Peer::State::kThere &&
+        (descriptors[2 * first].revents != 0 || descriptors[2 * first + 1].revents != 0)) {
       const bool left = std::all_of(communicators_.begin(), communicators_.end(), [&](const Communicator* c) {
         const int member = c->member_of(peer.rank);
         return member < 0 || c->closed() || c->has_left(member);

@@ -109,8 +109,8 @@ void Communicator::peer_gone(const Peer& peer) {
   report.reporter = rank();
   report.culprit = member;
   report.sequence = static_cast<std::int64_t>(executor_->completed);
-  report.text =
-      who(member) + " is gone: " + peer.why + "; look at its own output for the cause, and start the job again";
+  report.text = who(member) + " is gone: " + peer.why + others_of_process(member) +
+                "; look at its own output for the cause, and start the job again";
   fail(report);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/communicator.h"
+#include "runtime/words.h"
 
 namespace collectives {
 
@@ -34,6 +35,21 @@ std::string Communicator::who(int member) const {
     add("pid " + std::to_string(process.pid));
   }
   return "rank " + std::to_string(member) + details + (details.empty() ? "" : ")");
+}
+
+// "; ranks 2, 3 are in the same process", or nothing.
+std::string Communicator::others_of_process(int member) const {
+  std::vector<std::string> others;
+  for (int r = 0; r < size(); ++r) {
+    if (r != member && peer(member).process >= 0 && peer(r).process == peer(member).process) {
+      others.push_back(std::to_string(r));
+    }
+  }
+  if (others.empty()) {
+    return "";
+  }
+  return (others.size() == 1 ? "; rank " + others[0] + " is" : "; ranks " + join(others) + " are") +
+         " in the same process";
 }
 
 bool Communicator::has_left(int member) const {

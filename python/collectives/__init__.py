@@ -7,7 +7,7 @@
 
 ``init`` joins the job that this process was started in (``collectives run``, or the variables ``COLLECTIVES_RANK``,
 ``COLLECTIVES_SIZE``, ``COLLECTIVES_RENDEZVOUS`` and ``COLLECTIVES_TOKEN``), ``spawn`` runs a function in new processes,
-and ``local_group`` gives communicators to threads.
+and ``local_group`` gives communicators to threads. ``init(replicas=k)`` does so in each of several processes.
 """
 
 from __future__ import annotations

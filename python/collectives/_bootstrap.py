@@ -1,9 +1,13 @@
 """From a launch environment to connected, authenticated descriptors, which the core takes over.
 
-1. All ranks meet (`_rendezvous`).
-2. Every rank says who it is; pairs that can reach each other hand over their memory (`_handover`).
-3. Every rank says with whom that worked. From this all ranks compute the same partition into hosts.
-4. Pairs on different hosts are connected by TCP (`_mesh`).
+A process has one rank, or several, its replicas. Up to step 3 numbers are those of processes.
+
+1. All processes meet (`_rendezvous`).
+2. Every process says who it is and how many ranks it has; pairs that can reach each other hand over the memory of all
+   their ranks (`_handover`).
+3. Every process says with whom that worked. From this all compute the same partition into hosts, and the same numbers
+   of the ranks (`_numbering`).
+4. Pairs of ranks that do not share memory are connected by TCP (`_mesh`).
 5. A last round: everybody is connected.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +24,7 @@ from . import _rendezvous
 from ._environment import Environment
 from ._handover import Exchanger, Handover
 from ._mesh import Mesh
+from ._numbering import number_ranks, partition
 from ._wire import Deadline
 from .errors import CollectivesError, DeadlineError, MismatchError, PeerError
 
@@ -27,97 +32,97 @@ _log = logging.getLogger("collectives")
 
 
 @dataclass
-class PeerChannel:
-    """The connections to one other rank. Descriptors are non-blocking and closed on exec; -1 where there is none.
+class Process:
+    """A process of the job and the connections to it. Descriptors are closed on exec; connections are non-blocking.
 
     Attributes:
-        rank: the other rank.
+        ranks: of its replicas.
         host_name: the name of its machine, for messages only.
         pid: its process number, as seen here if it is on this host and else as seen there; for messages only.
-        memory_fd: its memory segment (same host).
-        doorbell_fd: its eventfd (same host).
-        control_fd: Unix stream connection to it (same host); it ends when the other side dies.
-        pid_fd: refers to its process (same host, where the kernel can say).
-        tcp_fd: TCP connection to it (another host, or transport "tcp").
+        memory_fds: the memory segment of each of its ranks (same host).
+        doorbell_fds: the eventfd of each of its ranks (same host).
+        control_fds: the Unix stream connection to it (same host), once for each rank of the own process; it ends when
+            the other process has closed all of its own, or dies.
+        pid_fds: refers to it (same host, where the kernel can say), once for each rank of the own process.
     """
 
-    rank: int
+    ranks: list[int]
     host_name: str
     pid: int
-    memory_fd: int = -1
-    doorbell_fd: int = -1
-    control_fd: int = -1
-    pid_fd: int = -1
-    tcp_fd: int = -1
+    memory_fds: list[int] = field(default_factory=list)
+    doorbell_fds: list[int] = field(default_factory=list)
+    control_fds: list[int] = field(default_factory=list)
+    pid_fds: list[int] = field(default_factory=list)
 
     def close(self) -> None:
         """Closes all descriptors, for the case that nobody took them over."""
-        for name in ("memory_fd", "doorbell_fd", "control_fd", "pid_fd", "tcp_fd"):
-            if getattr(self, name) >= 0:
-                os.close(getattr(self, name))
-                setattr(self, name, -1)
+        for descriptors in (self.memory_fds, self.doorbell_fds, self.control_fds, self.pid_fds):
+            while descriptors:
+                os.close(descriptors.pop())
 
 
 @dataclass
 class World:
-    """All ranks of a job as one of them sees them.
+    """All ranks of a job as one process sees them.
 
     Attributes:
-        rank: the own rank.
-        size: number of ranks.
+        process: the number of the own process.
+        processes: all processes, by number; the own one without descriptors.
         host: for each rank the index of its host; ranks with the same index have each other's memory. Hosts are
             numbered in the order of their lowest rank, on every rank alike.
-        peers: the other ranks, in rank order.
+        tcp_fds: for each rank of the own process the TCP connections to other ranks, by rank: those of another host,
+            or all with transport "tcp".
     """
 
-    rank: int
-    size: int
+    process: int
+    processes: list[Process]
     host: list[int]
-    peers: list[PeerChannel] = field(default_factory=list)
+    tcp_fds: list[dict[int, int]]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the own process."""
+        return self.processes[self.process].ranks
 
     def close(self) -> None:
         """Closes all descriptors, for the case that nobody took them over."""
-        for peer in self.peers:
-            peer.close()
+        for process in self.processes:
+            process.close()
+        for connections in self.tcp_fds:
+            while connections:
+                os.close(connections.popitem()[1])
 
 
-def connect(environment: Environment, segment_fd: int, doorbell_fd: int) -> World:
-    """Connects this process with the other ranks of its job.
+def connect(environment: Environment, provide: Callable[[int], tuple[int, int]]) -> World:
+    """Connects this process with the other processes of its job.
 
     Args:
         environment: from `read_environment`.
-        segment_fd, doorbell_fd: this rank's memory segment and eventfd. The peers on this host get copies; the caller
-            keeps these.
+        provide: makes the memory segment and the eventfd of one rank, given the size of the world; called once for each
+            replica. The other processes of this host get copies; these belong to the caller.
 
     Returns:
         the connections, whose descriptors belong to the caller.
 
     Raises:
-        DeadlineError: ranks did not come or could not be reached within ``environment.start_timeout`` seconds.
-        MismatchError: ranks were started differently.
-        PeerError: another rank failed or died.
-        CollectivesError: transport "shm" was asked for and two ranks do not share memory.
+        DeadlineError: processes did not come or could not be reached within ``environment.start_timeout`` seconds.
+        MismatchError: processes were started differently.
+        PeerError: another process failed or died.
+        CollectivesError: transport "shm" was asked for and two processes do not share memory.
         ValueError: the rendezvous address cannot be used.
     """
-    if environment.size == 1:
-        return World(0, 1, [0])
     deadline = Deadline(environment.start_timeout)
     handovers: dict[int, Handover] = {}
     world: World | None = None
     try:
         with _rendezvous.join(environment, deadline) as meeting:
-            pairs, hosts, people = _hand_over(meeting, segment_fd, doorbell_fd, handovers)
-            host = partition(environment.size, pairs)
-            for rank in list(handovers):
-                if host[rank] != host[environment.rank]:
-                    handovers.pop(rank).close()
-            sockets = _connect_mesh(meeting, host)
-            world = World(environment.rank, environment.size, host)
-            for rank in range(environment.size):
-                if rank != environment.rank:
-                    world.peers.append(_channel(rank, people[rank], handovers.pop(rank, None), sockets.pop(rank, None)))
+            pairs, people = _hand_over(meeting, provide, handovers)
+            world = _world(meeting.rank, environment.transport, people, pairs)
+            _take(world, handovers)
+            _connect_mesh(meeting, world)
             meeting.exchange(None, "word that all connections are made")
-        _log.info("rank %d of %d: hosts %s (%s)", world.rank, world.size, host, hosts)
+        names = ", ".join(f"{process.ranks}: {process.host_name}" for process in world.processes)
+        _log.info("ranks %s of %d: hosts %s (%s)", world.ranks, len(world.host), world.host, names)
     except BaseException:
         for handover in handovers.values():
             handover.close()
@@ -127,58 +132,33 @@ def connect(environment: Environment, segment_fd: int, doorbell_fd: int) -> Worl
     return world
 
 
-def partition(size: int, pairs: Collection[tuple[int, int]]) -> list[int]:
-    """The host index of each rank, from the pairs of ranks that have each other's memory.
-
-    Ranks of one host must all have each other's memory. Where this is not so for the pairs as they came out (some rank
-    was out of descriptors, say), each rank joins the first group with all of whose members it works; pairs in different
-    groups use TCP. This depends on nothing but the arguments, so every rank computes the same.
-    """
-    connected = {frozenset(pair) for pair in pairs}
-    groups: list[list[int]] = []
-    host = []
-    for rank in range(size):
-        for index, members in enumerate(groups):
-            if all(frozenset((rank, member)) in connected for member in members):
-                members.append(rank)
-                host.append(index)
-                break
-        else:
-            host.append(len(groups))
-            groups.append([rank])
-    return host
-
-
 def _hand_over(
-    meeting: _rendezvous.Rendezvous, segment_fd: int, doorbell_fd: int, handovers: dict[int, Handover]
-) -> tuple[list[tuple[int, int]], str, list[dict[str, Any]]]:
-    """Rounds one and two. Fills `handovers`; returns the mapped pairs, a summary for the log, and who is who."""
+    meeting: _rendezvous.Rendezvous, provide: Callable[[int], tuple[int, int]], handovers: dict[int, Handover]
+) -> tuple[list[tuple[int, int]], list[dict[str, Any]]]:
+    """Rounds one and two. Fills `handovers`; returns the pairs of processes that share memory, and who is who."""
     environment = meeting.environment
     exchanger: Exchanger | None = None
     try:
         if environment.transport != "tcp":
             exchanger = Exchanger(
-                meeting.loop,
-                meeting.rank,
-                meeting.size,
-                meeting.job,
-                environment.token,
-                segment_fd,
-                doorbell_fd,
-                done=handovers,
+                meeting.loop, meeting.rank, meeting.size, meeting.job, environment.token, done=handovers
             )
         person = {
             "pid": os.getpid(),
             "hostname": socket.gethostname(),
             "transport": environment.transport,
+            "replicas": environment.replicas,
             "name": exchanger.name if exchanger is not None else "",
         }
         people = meeting.exchange(person, "introductions")
         _check_transports(meeting.rank, people)
+        counts = [person["replicas"] or 1 for person in people]
+        own = [provide(sum(counts)) for _ in range(counts[meeting.rank])]
         if exchanger is not None:
-            exchanger.start({rank: str(people[rank]["name"]) for rank in range(meeting.rank)})
+            names = {process: str(people[process]["name"]) for process in range(meeting.rank)}
+            exchanger.start(names, [segment for segment, _ in own], [doorbell for _, doorbell in own], counts)
             if not meeting.loop.run(exchanger.settled, meeting.deadline):
-                waiting = [r for r in range(meeting.rank) if r not in handovers and r not in exchanger.reasons]
+                waiting = [p for p in range(meeting.rank) if p not in handovers and p not in exchanger.reasons]
                 raise DeadlineError(
                     f"rank {meeting.rank} waited for rank {', '.join(map(str, waiting))} to hand over memory, for "
                     f"{meeting.deadline.seconds:g} s after the start. Look at what that rank does",
@@ -186,39 +166,39 @@ def _hand_over(
                     peer=waiting[0],
                 )
         reasons = exchanger.reasons if exchanger is not None else {}
-        mine = {"mapped": [r for r in handovers if r < meeting.rank], "reasons": sorted(reasons.items())}
-        # While this round goes on, higher ranks may still be connecting: the loop of the meeting serves them.
+        mine = {"mapped": [p for p in handovers if p < meeting.rank], "reasons": sorted(reasons.items())}
+        # While this round goes on, higher processes may still be connecting: the loop of the meeting serves them.
         views = meeting.exchange(mine, "view of who shares memory")
     finally:
         if exchanger is not None:
             exchanger.close()
-    pairs = [(lower, rank) for rank, view in enumerate(views) for lower in view["mapped"]]
-    if any(rank not in handovers for rank in (_other(pair, meeting.rank) for pair in pairs) if rank is not None):
+    pairs = [(lower, process) for process, view in enumerate(views) for lower in view["mapped"]]
+    if any(p not in handovers for p in (_other(pair, meeting.rank) for pair in pairs) if p is not None):
         raise PeerError(
             f"another rank has memory of rank {meeting.rank} that this rank did not give", rank=meeting.rank
         )
     if environment.transport == "shm":
         _check_all_mapped(meeting.rank, people, pairs, views)
-    return pairs, ", ".join(f"{rank}: {p['hostname']}" for rank, p in enumerate(people)), people
+    return pairs, people
 
 
-def _other(pair: tuple[int, int], rank: int) -> int | None:
-    return pair[1] if pair[0] == rank else pair[0] if pair[1] == rank else None
+def _other(pair: tuple[int, int], process: int) -> int | None:
+    return pair[1] if pair[0] == process else pair[0] if pair[1] == process else None
 
 
-def _check_transports(rank: int, people: list[dict[str, Any]]) -> None:
+def _check_transports(process: int, people: list[dict[str, Any]]) -> None:
     for other, person in enumerate(people):
         if person["transport"] != people[0]["transport"]:
             raise MismatchError(
                 f"rank 0 was started with transport {people[0]['transport']!r} and rank {other} with "
                 f"{person['transport']!r}; give every rank the same COLLECTIVES_TRANSPORT or transport=",
-                rank=rank,
-                peer=other if rank != other else 0,
+                rank=process,
+                peer=other if process != other else 0,
             )
 
 
 def _check_all_mapped(
-    rank: int, people: list[dict[str, Any]], pairs: Collection[tuple[int, int]], views: list[dict[str, Any]]
+    process: int, people: list[dict[str, Any]], pairs: Collection[tuple[int, int]], views: list[dict[str, Any]]
 ) -> None:
     mapped = set(pairs)
     for high, view in enumerate(views):
@@ -229,52 +209,93 @@ def _check_all_mapped(
                     f"transport 'shm' was asked for, but {_where(low, people)} and {_where(high, people)} do not "
                     f"share memory: {why}. Use transport 'auto', or start these ranks on one host, in one container "
                     "and as one user",
-                    rank=rank,
-                    peer=low if rank == high else high,
+                    rank=process,
+                    peer=low if process == high else high,
                 )
 
 
-def _where(rank: int, people: list[dict[str, Any]]) -> str:
-    return f"rank {rank} (host {people[rank]['hostname']}, pid {people[rank]['pid']})"
+def _where(process: int, people: list[dict[str, Any]]) -> str:
+    return f"rank {process} (host {people[process]['hostname']}, pid {people[process]['pid']})"
 
 
-def _connect_mesh(meeting: _rendezvous.Rendezvous, host: list[int]) -> dict[int, socket.socket]:
-    """The TCP connections of this rank; a round of the rendezvous, unless no pair needs one."""
-    if len(set(host)) == 1:
-        return {}
-    own = meeting.rank
-    remote = [rank for rank in range(meeting.size) if host[rank] != host[own]]
-    mesh = Mesh(
-        meeting.loop,
-        own,
-        meeting.job,
-        meeting.environment.token,
-        accept=[rank for rank in remote if rank > own],
-        loopback=meeting.loopback,
-        local=meeting.local_address,
-    )
+def _world(process: int, transport: str, people: list[dict[str, Any]], pairs: Collection[tuple[int, int]]) -> World:
+    """Who is where, without connections."""
+    host = partition(len(people), pairs)
+    ranks = number_ranks(host, [person["replicas"] for person in people])
+    size = sum(map(len, ranks))
+    places = list(range(size))  # with transport "tcp" no two ranks share memory, not even those of one process
+    if transport != "tcp":
+        for index, numbers in enumerate(ranks):
+            for rank in numbers:
+                places[rank] = host[index]
+    processes = [
+        Process(numbers, str(person["hostname"]), int(person["pid"]))
+        for numbers, person in zip(ranks, people, strict=True)
+    ]
+    return World(process, processes, places, [{} for _ in ranks[process]])
+
+
+def _take(world: World, handovers: dict[int, Handover]) -> None:
+    """Moves what was handed over into `world`, where the other process is on this host, and closes the rest."""
+    own = world.host[world.ranks[0]]
+    while handovers:
+        number, handover = handovers.popitem()
+        process = world.processes[number]
+        try:
+            if world.host[process.ranks[0]] == own:
+                process.pid = handover.pid or process.pid
+                process.memory_fds, handover.memory_fds = handover.memory_fds, []
+                process.doorbell_fds, handover.doorbell_fds = handover.doorbell_fds, []
+                process.control_fds.append(handover.control_fd)
+                handover.control_fd = -1
+                if handover.pid_fd >= 0:
+                    process.pid_fds.append(handover.pid_fd)
+                    handover.pid_fd = -1
+                for _ in world.ranks[1:]:
+                    for descriptors in (process.control_fds, process.pid_fds):
+                        descriptors.extend(map(os.dup, descriptors[:1]))
+        finally:
+            handover.close()
+
+
+def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> None:
+    """The TCP connections of the ranks of this process; a round of the rendezvous, unless no pair needs one."""
+    if len(set(world.host)) == 1:
+        return
+    remote = [[r for r, host in enumerate(world.host) if host != world.host[own]] for own in world.ranks]
+    meshes: list[Mesh] = []
     try:
-        offers = meeting.exchange(mesh.offered, "addresses")
-        mesh.start({rank: [(str(h), int(p)) for h, p in offers[rank]] for rank in remote if rank < own})
-        if not meeting.loop.run(mesh.finished, meeting.deadline):
+        for own, others in zip(world.ranks, remote, strict=True):
+            mesh = Mesh(
+                meeting.loop,
+                own,
+                meeting.job,
+                meeting.environment.token,
+                accept=[rank for rank in others if rank > own],
+                loopback=meeting.loopback,
+                local=meeting.local_address,
+            )
+            meshes.append(mesh)
+        told = meeting.exchange([mesh.offered for mesh in meshes], "addresses")
+        offers = {
+            rank: [(str(host), int(port)) for host, port in offered]
+            for process, told_by_process in zip(world.processes, told, strict=True)
+            for rank, offered in zip(process.ranks, told_by_process, strict=True)
+        }
+        for own, others, mesh in zip(world.ranks, remote, meshes, strict=True):
+            mesh.start({rank: offers[rank] for rank in others if rank < own})
+        if not meeting.loop.run(lambda: all(mesh.finished() for mesh in meshes), meeting.deadline):
+            own, mesh = next((own, mesh) for own, mesh in zip(world.ranks, meshes, strict=True) if not mesh.finished())
             raise DeadlineError(
                 f"rank {own} is not connected with all others {meeting.deadline.seconds:g} s after the start: "
                 f"{mesh.missing()}. Check that no firewall is between these hosts, or allow more time by "
                 "COLLECTIVES_TIMEOUT (seconds)",
                 rank=own,
             )
-        sockets, mesh.connections = mesh.connections, {}
+        for mesh, connections in zip(meshes, world.tcp_fds, strict=True):
+            while mesh.connections:
+                rank, sock = mesh.connections.popitem()
+                connections[rank] = sock.detach()
     finally:
-        mesh.close()
-    return sockets
-
-
-def _channel(rank: int, person: dict[str, Any], handover: Handover | None, sock: socket.socket | None) -> PeerChannel:
-    channel = PeerChannel(rank, str(person["hostname"]), int(person["pid"]))
-    if handover is not None:
-        channel.memory_fd, channel.doorbell_fd = handover.memory_fd, handover.doorbell_fd
-        channel.control_fd, channel.pid_fd = handover.control_fd, handover.pid_fd
-        channel.pid = handover.pid or channel.pid
-    if sock is not None:
-        channel.tcp_fd = sock.detach()
-    return channel
+        for mesh in meshes:
+            mesh.close()

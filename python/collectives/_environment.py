@@ -38,6 +38,7 @@ class Environment:
         transport: one of ``TRANSPORTS``.
         timeout: seconds, or ``None`` when neither the caller nor the environment gave one.
         rendezvous_fd: descriptor of a socket that listens on the rendezvous address, or -1.
+        replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
     """
 
     rank: int = 0
@@ -47,6 +48,7 @@ class Environment:
     transport: str = "auto"
     timeout: float | None = None
     rendezvous_fd: int = -1
+    replicas: int | None = None
 
     @property
     def start_timeout(self) -> float:
@@ -124,12 +126,14 @@ def read_environment(
     token: str | bytes | None = None,
     transport: str | None = None,
     timeout: float | None = None,
+    replicas: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Environment:
     """Combines explicit arguments with the environment; arguments win.
 
     Args:
         rank, size, rendezvous, token, transport, timeout: as the variables of the same name; ``None``: not given.
+        replicas: number of ranks of this process. It has no variable: it decides what ``init`` returns.
         environ: the variables to read, ``os.environ`` by default.
 
     Raises:
@@ -167,6 +171,7 @@ def read_environment(
             f"{size_source} is {size_value!r} but the rank of this process is not given: set COLLECTIVES_RANK or pass "
             f"rank=, a number from 0 to {chosen_size - 1}"
         )
+    chosen_replicas = None if replicas is None else _replicas(replicas, MAX_SIZE // chosen_size)
     chosen_rank = 0 if rank_value is None else _integer(rank_value, rank_source, 0, chosen_size - 1)
     address = None if address_value is None else _address(address_value, address_source)
     if chosen_size > 1 and address is None:
@@ -179,6 +184,7 @@ def read_environment(
     return Environment(
         rank=chosen_rank,
         size=chosen_size,
+        replicas=chosen_replicas,
         rendezvous=address if chosen_size > 1 else None,
         token=chosen_token,
         transport=chosen_transport,
@@ -242,6 +248,12 @@ def _integer(value: object, source: str, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ValueError(f"{source} is {value!r}; {accepted}")
     return number
+
+
+def _replicas(value: object, high: int) -> int:
+    if isinstance(value, str):  # _integer takes the text of variables, and this is none
+        raise TypeError(f"replicas= is {value!r} of type str; an integer from 1 to {high} is accepted")
+    return _integer(value, "replicas=", 1, high)
 
 
 def _seconds(value: object, source: str) -> float:

@@ -35,7 +35,9 @@ def join(environment: Environment, deadline: Deadline) -> Rendezvous:
         ValueError: the address is not loopback and there is no token; or rank 0 cannot listen on it.
     """
     if environment.size == 1:
-        return Rendezvous(environment, deadline)
+        alone = Rendezvous(environment, deadline)
+        alone.job = secrets.token_hex(16)
+        return alone
     kind = _Hub if environment.rank == 0 else _Spoke
     meeting = kind(environment, deadline)
     try:

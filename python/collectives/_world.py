@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from typing import overload
 
 from . import _bootstrap, _core, _leaving
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
@@ -15,12 +16,38 @@ DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
 WARN_AFTER = 60.0
 
 _lock = threading.Lock()
-_world: weakref.ref[Communicator] | None = None
+_world: list[weakref.ref[Communicator]] = []  # what init() has made
 
 
 def _options(timeout: float | None) -> dict[str, float | int]:
     seconds = DEFAULT_TIMEOUT if timeout is None else timeout
     return {"timeout": seconds, "warn": min(WARN_AFTER, seconds / 2), "heap_bytes": read_symmetric_heap()}
+
+
+@overload
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    token: str | bytes | None = None,
+    transport: str | None = None,
+    timeout: float | None = None,
+    replicas: None = None,
+) -> Communicator: ...
+
+
+@overload
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    token: str | bytes | None = None,
+    transport: str | None = None,
+    timeout: float | None = None,
+    replicas: int,
+) -> list[Communicator]: ...
 
 
 def init(
@@ -31,12 +58,18 @@ def init(
     token: str | bytes | None = None,
     transport: str | None = None,
     timeout: float | None = None,
-) -> Communicator:
-    """Joins the job of this process and returns its communicator.
+    replicas: int | None = None,
+) -> Communicator | list[Communicator]:
+    """Joins the job of this process and returns its communicator, or one for each of its replicas.
 
     Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on); when
     nothing is said at all, the world is this process alone. A variable that begins with ``COLLECTIVES_`` and is unknown
     gives a RuntimeWarning.
+
+    With ``replicas=k`` this process has k ranks, each for one thread, and the replicas of all processes form one world.
+    Its ranks are numbered host by host, within a host process by process, within a process by replica, so they are not
+    the numbers of the processes, also in a process that passes no ``replicas``. When no process does, they are. Errors
+    while the job starts give the numbers of processes.
 
     Args:
         rank, size: the number of this process and how many there are.
@@ -44,6 +77,11 @@ def init(
         token: secret of the job, the same on every rank; needed when the rendezvous is not on loopback.
         transport: "auto" (shared memory inside a host, TCP between hosts), "shm" or "tcp".
         timeout: seconds that starting (default 60) and each collective (default 600) may take.
+        replicas: how many ranks this process has, at least 1; may differ between processes. In ``bytes_by_transport``
+            what passes between them is "shm", "local" when the job has one process, or "tcp" when that was asked for.
+
+    Returns:
+        The communicator of this process; with ``replicas`` a list, by replica, that is by rank.
 
     Raises:
         CollectivesError: this process has an open communicator already.
@@ -51,47 +89,70 @@ def init(
         MismatchError: ranks were started differently.
         ValueError, TypeError: an argument or variable is not acceptable.
     """
-    global _world  # noqa: PLW0603
     warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
     environment = read_environment(
-        rank=rank, size=size, rendezvous=rendezvous, token=token, transport=transport, timeout=timeout
+        rank=rank,
+        size=size,
+        rendezvous=rendezvous,
+        token=token,
+        transport=transport,
+        timeout=timeout,
+        replicas=replicas,
     )
     with _lock:
-        existing = None if _world is None else _world()
-        if existing is not None and not existing.closed:
-            raise CollectivesError(
-                f"init() was called before: this process is rank {existing.rank} of {existing.size}; use that "
-                "communicator, or close() it first",
-                rank=existing.rank,
-            )
+        _refuse_second_world()
         options = _options(environment.timeout)
-        if environment.size == 1:
-            communicator = Communicator(_core.local_group(1, options)[0])
+        count = environment.replicas or 1
+        if environment.size == 1 and (count == 1 or environment.transport != "tcp"):
+            handles = _core.local_group(count, options)
         else:
-            communicator = Communicator(_connect(environment, options))
-        _world = weakref.ref(communicator)
-        _leaving.register(communicator)
-    return communicator
+            handles = _connect(environment, options)
+        communicators = [Communicator(handle) for handle in handles]
+        _world[:] = map(weakref.ref, communicators)
+        for communicator in communicators:
+            _leaving.register(communicator)
+    return communicators[0] if replicas is None else communicators
 
 
-def _connect(environment: Environment, options: dict[str, float | int]) -> object:
-    segment = _core.create_segment(environment.size, options)
-    doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+def _refuse_second_world() -> None:
+    existing = [communicator for reference in _world if (communicator := reference()) is not None]
+    existing = [communicator for communicator in existing if not communicator.closed]
+    if not existing:
+        return
+    first = existing[0]
+    if len(existing) == 1:
+        text = f"this process is rank {first.rank} of {first.size}; use that communicator, or close() it first"
+    else:
+        ranks = ", ".join(str(communicator.rank) for communicator in existing)
+        text = f"this process has ranks {ranks} of {first.size}; use those communicators, or close() them all first"
+    raise CollectivesError(f"init() was called before: {text}", rank=first.rank)
+
+
+def _connect(environment: Environment, options: dict[str, float | int]) -> list[object]:
+    segments: list[int] = []
+    doorbells: list[int] = []
+
+    def provide(size: int) -> tuple[int, int]:
+        # With transport "tcp" nobody maps it.
+        segments.append(-1 if environment.transport == "tcp" else _core.create_segment(size, options))
+        doorbells.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        return segments[-1], doorbells[-1]
+
+    world: _bootstrap.World | None = None
     try:
-        world = _bootstrap.connect(environment, segment, doorbell)
+        world = _bootstrap.connect(environment, provide)
+        processes = [
+            (p.ranks, p.host_name, p.pid, p.memory_fds, p.doorbell_fds, p.control_fds, p.pid_fds)
+            for p in world.processes
+        ]
+        tcp = [[connections.get(rank, -1) for rank in range(len(world.host))] for connections in world.tcp_fds]
+        return _core.connect(world.process, world.host, segments, doorbells, processes, tcp, options)
     except BaseException:
-        os.close(segment)
-        os.close(doorbell)
-        raise
-    peers = [
-        (p.rank, p.host_name, p.pid, p.memory_fd, p.doorbell_fd, p.control_fd, p.pid_fd, p.tcp_fd) for p in world.peers
-    ]
-    try:
-        return _core.connect(world.rank, world.host, segment, doorbell, peers, options)
-    except BaseException:
-        world.close()
-        os.close(segment)
-        os.close(doorbell)
+        if world is not None:
+            world.close()
+        for descriptor in (*segments, *doorbells):
+            if descriptor >= 0:
+                os.close(descriptor)
         raise
 
 
