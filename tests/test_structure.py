@@ -26,7 +26,17 @@ ARROWS = {
 }
 LEAVES = {"algorithms": "RegisterAlgorithm", "memory": "RegisterMemory"}  # folder: what each of its files calls once
 
-PREFIXES = ("all_reduce_", "broadcast_", "reduce_", "barrier_")  # of the files in algorithms/
+PREFIXES = (
+    "all_reduce_",
+    "broadcast_",
+    "reduce_scatter_",
+    "reduce_",
+    "barrier_",
+    "all_gather_",
+    "all_to_all_",
+    "gather_",
+    "scatter_",
+)  # of the files in algorithms/
 LONGEST = 400  # lines; about 300 is the aim
 MAY_BE_LONGER: set[str] = set()
 

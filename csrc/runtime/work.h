@@ -63,7 +63,7 @@ struct Work {
   std::int64_t output_heap_offset = -1;
   bool is_packed = false;  // a short list of tensors, packed before and unpacked after
   std::vector<std::byte> packed;
-  Span result_span;  // the output inside `packed`
+  Span result_span;               // the output inside `packed`
   std::vector<std::byte> scaled;  // the input times its factor, where the output cannot hold it
   std::vector<std::byte> scratch;
   double divisor = 1;
