@@ -180,6 +180,9 @@ PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* a
                    ? DType::kUInt8
                    : static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(work->inputs[0].ptr())));
   call.input = call.output = spans(work->inputs);
+  if (!call.message.sending) {
+    refuse_overlap(call.input, call.output, true);
+  }
   call.timeout_s = tuple[4].is_none() ? -1 : tuple[4].cast<double>();
   call.name = tuple[5].is_none() ? std::string() : tuple[5].cast<std::string>();
   const bool async = tuple[6].cast<bool>();

@@ -24,7 +24,7 @@ SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap, s
   headers = round_up(sizeof(ControlPage), kPage);
   flags = headers + kHeaderLines * sizeof(HeaderLine);
   acks = flags + static_cast<std::size_t>(kFlags) * limits.slots * sizeof(FlagLine);
-  box = round_up(acks + size * kChannels * sizeof(FlagLine), kPage);
+  box = round_up(acks + size * kChannels * sizeof(AckLine), kPage);
   slot_stride = round_up(limits.slot_bytes, kCacheLine) + kSlotSkew;
   fifos = round_up(box + limits.slots * slot_stride, kPage);
   fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), kPage);

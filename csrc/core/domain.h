@@ -41,6 +41,12 @@ struct alignas(kCacheLine) FlagLine {
   std::atomic<std::uint64_t> value;
 };
 
+// What the reader of a fifo tells its writer.
+struct alignas(kCacheLine) AckLine {
+  std::atomic<std::uint64_t> value;  // cells consumed
+  std::atomic<std::uint64_t> taken;  // mail: messages begun by the writer that the reader has asked for
+};
+
 struct ControlPage {
   // All collectives numbered below this are complete on this rank.
   alignas(kCacheLine) std::atomic<std::uint64_t> completed;
@@ -118,9 +124,9 @@ class Domain {
   std::byte* cell_data(int from, int to, std::uint64_t index, Channel channel = Channel::kCollective) const {
     return fifo(from, to, channel) + kFifoCells * kCacheLine + (index % kFifoCells) * kFifoCellBytes;
   }
-  // How many cells of the fifo from `from` the rank `to` has consumed; lies in the segment of `to`.
-  FlagLine& ack(int from, int to, Channel channel = Channel::kCollective) const {
-    return reinterpret_cast<FlagLine*>(bases_[to] + layout_.acks)[from * kChannels + static_cast<int>(channel)];
+  // Of the fifo from `from` to `to`; lies in the segment of `to`.
+  AckLine& ack(int from, int to, Channel channel = Channel::kCollective) const {
+    return reinterpret_cast<AckLine*>(bases_[to] + layout_.acks)[from * kChannels + static_cast<int>(channel)];
   }
   std::byte* heap(int rank) const { return bases_[rank] + layout_.heap; }
   std::size_t heap_bytes() const { return layout_.heap_bytes; }

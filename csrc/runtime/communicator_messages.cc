@@ -39,6 +39,17 @@ std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
   work->name = call.name;
   messages_->start(work);
   drive();
+  // A short message waits for nobody, so here is where its sender hears that another rank has failed; it fails then,
+  // although it may have gone.
+  engine_->hear_links();
+  hear_reports();
+  if (heard_ != nullptr && error_ == nullptr) {
+    fail(*heard_);
+  }
+  if (error_ != nullptr && work->error == nullptr) {
+    work->state.store(WorkState::kQueued, std::memory_order_relaxed);  // nobody else knows it yet
+    finish(*work, *error_);
+  }
   engine_->wake_waiters();
   if (async && !work->finished()) {
     engine_->start_progress_thread();

@@ -25,12 +25,12 @@ void Communicator::fail(const Report& report, const Work* about) {
                         : !active_.empty() ? active_.front().get()
                         : !queued_.empty() ? queued_.front().get()
                                            : nullptr;
-  if (current != nullptr) {
+  if (current != nullptr && !report.message) {
     own.name = current->name;
     own.counts = current->counts;
   }
   tell(own);
-  if (report.kind == ErrorKind::kMismatch) {
+  if (report.kind == ErrorKind::kMismatch && !report.message) {
     received_[rank()] = own;
     error_->text += tensor_detail(report.culprit, report.other, current);
   }
@@ -58,7 +58,7 @@ void Communicator::finish(Work& work, const Report& report) {
   context.rank = rank();
   context.peer = report.culprit == rank() ? report.other : report.culprit;
   context.collective = verb(work);
-  context.sequence = static_cast<std::int64_t>(work.sequence);
+  context.sequence = work.is_message() ? -1 : static_cast<std::int64_t>(work.sequence);
   context.name = work.name;
   context.age_s = work.posted ? seconds_since(*work.posted, Clock::now()) : 0;
   std::string text = who(rank()) + ", " + call_text(work) + ": " + report.text;
@@ -66,14 +66,14 @@ void Communicator::finish(Work& work, const Report& report) {
     text += " (reported by " + who(report.reporter) + ")";
   }
   if (report.kind == ErrorKind::kMismatch) {
-    text += work.is_message() ? "; both sides must name the same dtype and lengths"
-                              : "; all ranks must issue the same collectives in the same order";
+    text += report.message ? "; both sides must name the same dtype and lengths"
+                           : "; all ranks must issue the same collectives in the same order";
   }
   work.error = std::make_unique<CollectivesError>(report.kind, text, context);
   work.state.store(WorkState::kFailed, std::memory_order_release);
 }
 
-// Ranks disagree about a collective.
+// Ranks disagree about a collective, or about a message.
 void Communicator::mismatch(Work& work, int other, const Signature& theirs) {
   const Signature& mine = work.signature;
   const bool lower = rank() < other;
@@ -82,9 +82,15 @@ void Communicator::mismatch(Work& work, int other, const Signature& theirs) {
   report.reporter = rank();
   report.culprit = lower ? rank() : other;
   report.other = lower ? other : rank();
+  report.message = work.is_message();
   report.sequence = position(work);
-  report.text =
-      "ranks disagree: " + (lower ? difference(mine, rank(), theirs, other) : difference(theirs, other, mine, rank()));
+  report.text = "ranks disagree";
+  if (work.is_message()) {
+    const bool sends = work.message.sending;
+    report.text += " about a message from rank " + std::to_string(sends ? rank() : other) + " to rank " +
+                   std::to_string(sends ? other : rank()) + ", tag " + std::to_string(work.message.tag);
+  }
+  report.text += ": " + (lower ? difference(mine, rank(), theirs, other) : difference(theirs, other, mine, rank()));
   fail(report, &work);
   finish(work, *error_);
 }

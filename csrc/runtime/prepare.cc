@@ -87,7 +87,7 @@ void Communicator::check_usable() const {
                            context);
   }
   if (error_ != nullptr) {
-    context.peer = error_->culprit;
+    context.peer = error_->culprit == rank() ? error_->other : error_->culprit;
     context.sequence = error_->sequence;
     throw CollectivesError(error_->kind,
                            "the communicator has failed before and cannot be used any more: " + error_->text, context);

@@ -23,7 +23,7 @@ std::string Report::encode(std::size_t limit) const {
   constexpr std::size_t kReserve = 256;
   std::ostringstream out;
   out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
-      << sequence << '\n';
+      << message << ' ' << sequence << '\n';
   put_text(out, text.substr(0, limit - kReserve));
   put_text(out, name.substr(0, kReserve / 2));
   for (const std::int64_t count : counts) {
@@ -40,7 +40,8 @@ Report Report::decode(const std::string& text) {
   std::istringstream in(text);
   Report report;
   int kind = 0;
-  if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.sequence) {
+  if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.message >>
+      report.sequence) {
     report.kind = static_cast<ErrorKind>(kind);
   }
   report.text = get_text(in);

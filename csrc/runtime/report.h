@@ -12,9 +12,10 @@ namespace collectives {
 struct Report {
   ErrorKind kind = ErrorKind::kGeneric;  // kNone: no failure, the reporter has left in good order
   std::uint32_t communicator = 0;
-  int reporter = -1;  // ranks are those of the communicator
-  int culprit = -1;   // the rank that the failure is about
-  int other = -1;     // a mismatch: the rank that it disagrees with
+  int reporter = -1;     // ranks are those of the communicator
+  int culprit = -1;      // the rank that the failure is about
+  int other = -1;        // a mismatch: the rank that it disagrees with
+  bool message = false;  // a mismatch: about a message, not about a collective
   std::int64_t sequence = -1;
   std::string text;  // the message for people
   std::string name;  // a mismatch: the reporter's name for the call, and the lengths of its tensors

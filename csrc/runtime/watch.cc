@@ -56,6 +56,8 @@ void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& wor
       continue;
     }
     // What it did before it left may be enough to go on.
+    while (work->is_message() && messages_->progress()) {
+    }
     if (work->is_message() ? step_message(work) : step(*work, 1)) {
       engine_->note_finished();
       return;

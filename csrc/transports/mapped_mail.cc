@@ -11,8 +11,8 @@ namespace collectives {
 namespace {
 
 constexpr std::int64_t kEagerBytes = kFifoCellBytes;
-// Messages that nobody has asked for yet; more of them stay in the fifo, and their senders wait.
-constexpr std::size_t kMaxUnexpected = 2048;
+// Messages that a rank may begin before the peer asks for them; for more of them it waits.
+constexpr std::uint64_t kMaxUnexpected = 2048;
 
 struct KeyHash {
   std::size_t operator()(const StreamKey& key) const {
@@ -24,7 +24,8 @@ struct MailStream {
   Stream* stream = nullptr;  // nullptr until this rank opens it
   Signature signature;       // the peer's
   bool heard = false;        // a cell of the peer has come
-  bool welcome = false;      // the peer waits for the rest
+  bool begun = false;        // a cell of data has gone
+  bool welcome = false;      // the peer waits for it, or for the rest
   bool welcomed = false;     // this rank has said so
   std::int64_t sent = 0;
   std::int64_t received = 0;
@@ -42,10 +43,12 @@ class MappedMail final : public Link {
 
   void open(Stream& stream) override {
     MailStream& s = streams_[stream.key];
-    unexpected_ -= s.heard ? 1 : 0;
+    latest_[window_of(stream.key)] = stream.key.sequence;
     s.stream = &stream;
     stream.link_state = &s;
     if (s.heard) {
+      --unexpected_;
+      note_taken();
       stream.peer_seen = true;
       stream.peer_signature = s.signature;
     }
@@ -105,6 +108,9 @@ class MappedMail final : public Link {
       }
       while (!s.stream->sends.empty()) {
         SendRequest& request = *s.stream->sends.front();
+        if (!may_begin(s)) {
+          break;
+        }
         const std::int64_t room = s.welcome ? kFifoCellBytes : kEagerBytes - s.sent;
         if (room <= 0 && !request.token) {
           break;  // until the peer waits for it
@@ -129,6 +135,8 @@ class MappedMail final : public Link {
       request.remaining -= piece.bytes;
       filled += piece.bytes;
     }
+    begun_ += s.begun ? 0 : 1;
+    s.begun = true;
     s.sent += filled;
     bytes_sent += filled;
     put(s.stream->key, s.stream->signature, MailKind::kData, filled);
@@ -138,9 +146,28 @@ class MappedMail final : public Link {
     }
   }
 
+  bool may_begin(const MailStream& s) {
+    return s.begun || s.welcome ||
+           begun_ - domain_.ack(me_, peer_, Channel::kMail).taken.load(std::memory_order_relaxed) < kMaxUnexpected;
+  }
+
   // More is expected than the peer gives without being asked.
-  static bool wants_more(const MailStream& s) {
-    return !s.stream->receives.empty() && s.received + s.stream->receives.front()->remaining > kEagerBytes;
+  bool wants_more(const MailStream& s) const {
+    return !s.stream->receives.empty() && (s.received + s.stream->receives.front()->remaining > kEagerBytes ||
+                                           (!s.heard && unexpected_ >= kMaxUnexpected));
+  }
+
+  void note_taken() {
+    domain_.ack(peer_, me_, Channel::kMail).taken.store(++taken_, std::memory_order_relaxed);
+    domain_.wake(peer_);
+  }
+
+  // Messages of one tag and direction, which are opened in their order.
+  static StreamKey window_of(const StreamKey& key) { return {key.communicator, key.sequence >> kTagShift}; }
+
+  bool was_opened(const StreamKey& key) const {
+    const auto latest = latest_.find(window_of(key));
+    return latest != latest_.end() && latest->second >= key.sequence;
   }
 
   bool receive() {
@@ -150,33 +177,32 @@ class MappedMail final : public Link {
       if (cell.word.load(std::memory_order_acquire) != read_ + 1) {
         return moved;
       }
-      if (!take_cell(cell, domain_.cell_data(peer_, me_, read_, Channel::kMail))) {
-        return moved;
-      }
+      take_cell(cell, domain_.cell_data(peer_, me_, read_, Channel::kMail));
       domain_.ack(peer_, me_, Channel::kMail).value.store(++read_, std::memory_order_release);
       domain_.wake(peer_);
       moved = true;
     }
   }
 
-  // False when the cell has to wait.
-  bool take_cell(const FifoCell& cell, std::byte* data) {
+  void take_cell(const FifoCell& cell, std::byte* data) {
     const StreamKey key{cell.communicator, cell.sequence};
     if (cell.kind == MailKind::kWelcome) {
-      streams_[key].welcome = true;  // perhaps before this rank sends; never after it has sent all
-      return true;
-    }
-    if (unexpected_ >= kMaxUnexpected && !streams_.contains(key)) {
-      return false;
+      // Perhaps before this rank sends, or when all has gone that was to go.
+      if (streams_.contains(key) || !was_opened(key)) {
+        streams_[key].welcome = true;
+      }
+      return;
     }
     MailStream& s = streams_[key];
     if (!s.heard) {
-      unexpected_ += s.stream == nullptr ? 1 : 0;
       s.heard = true;
       s.signature = cell.signature;
       if (s.stream != nullptr) {
+        note_taken();
         s.stream->peer_seen = true;
         s.stream->peer_signature = s.signature;
+      } else {
+        ++unexpected_;
       }
     }
     const auto bytes = static_cast<std::int64_t>(cell.bytes);
@@ -187,7 +213,6 @@ class MappedMail final : public Link {
       used = give(s, data, bytes);
     }
     s.stash.insert(s.stash.end(), data + used, data + bytes);
-    return true;
   }
 
   // Gives bytes to the requests that wait for them; returns how many it could.
@@ -240,7 +265,10 @@ class MappedMail final : public Link {
   std::string transport_;
   std::unordered_map<StreamKey, MailStream, KeyHash> streams_;
   std::vector<MailStream*> open_;
-  std::size_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
+  std::unordered_map<StreamKey, std::uint64_t, KeyHash> latest_;  // the last opened of each window_of()
+  std::uint64_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
+  std::uint64_t taken_ = 0;       // those that it has begun and this rank has opened
+  std::uint64_t begun_ = 0;       // by this rank
   std::uint64_t written_ = 0;
   std::uint64_t acknowledged_ = 0;
   std::uint64_t read_ = 0;

@@ -11,6 +11,7 @@
 //
 // A receiver never stops reading its socket: what cannot be delivered goes to a stash, which flow control bounds. The
 // number of streams that a rank may begin before the peer opens them is bounded in the same way (wire::kStreamsAhead).
+// Where the bound may have been reached, receives are made known at once: their streams may always begin.
 //
 // Bytes of a stream whose signature differs from the peer's are kept from the caller's memory.
 #pragma once
@@ -70,6 +71,7 @@ class TcpLink : public Link {
   bool write_some();
   bool write_once(bool* moved);
   bool may_speak(const TcpStream& s) const;
+  bool peer_is_held_back() const;
   bool credit_due(const TcpStream& s) const;
   std::int64_t sendable(const TcpStream& s) const;
   void append_frame(wire::FrameType type, TcpStream* s, std::int64_t length);

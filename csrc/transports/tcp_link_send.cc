@@ -33,9 +33,21 @@ static_assert(wire::kWindowBytes - kLeastFrame > 2 * kCreditBytes);
 
 }  // namespace
 
-// The first frame of a stream must wait while the peer is too far behind.
+// The first frame of a stream must wait while the peer is too far behind, unless the peer has opened the stream.
 bool TcpLink::may_speak(const TcpStream& s) const {
-  return s.started || streams_started_ - peer_taken_ < wire::kStreamsAhead;
+  if (s.started || s.heard) {
+    return true;
+  }
+  const bool message = (s.key.communicator & kMessageBit) != 0;
+  const std::uint32_t limit = !message                  ? wire::kMaxUnknownStreams
+                              : s.stream->sends.empty() ? wire::kReceivesAhead
+                                                        : wire::kStreamsAhead;
+  return streams_started_ - peer_taken_ < limit;
+}
+
+// Whether the peer, as far as it knows, must not begin to send another message before it is asked for it.
+bool TcpLink::peer_is_held_back() const {
+  return unknown_ + (streams_taken_ - taken_announced_) >= wire::kStreamsAhead;
 }
 
 bool TcpLink::credit_due(const TcpStream& s) const {
@@ -46,7 +58,8 @@ bool TcpLink::credit_due(const TcpStream& s) const {
   if (!may_speak(s)) {
     return false;
   }
-  if (s.announce || s.received > wire::kEagerBytes / 2) {
+  if (s.announce || s.received > wire::kEagerBytes / 2 ||
+      (!s.heard && !s.stream->receives.empty() && peer_is_held_back())) {
     return true;
   }
   std::int64_t expected = s.consumed;

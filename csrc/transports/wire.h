@@ -30,8 +30,11 @@ inline constexpr std::size_t kHeaderBytes = 56;
 // What a sender may have in flight of one stream: before, and after, it knows that the peer has opened the stream.
 inline constexpr std::int64_t kEagerBytes = 64 << 10;
 inline constexpr std::int64_t kWindowBytes = 256 << 10;
-// Streams that a sender may have begun and that the peer has not opened yet, and what a receiver puts up with.
+// Streams that a rank may have begun and that the peer has not opened yet: for messages that it sends, for those that
+// it waits for, and for collectives, which is also what a receiver puts up with. They count together; the steps keep
+// messages that nobody wants from holding up the others.
 inline constexpr std::uint32_t kStreamsAhead = 2048;
+inline constexpr std::uint32_t kReceivesAhead = 3072;
 inline constexpr std::uint32_t kMaxUnknownStreams = 4096;
 inline constexpr std::size_t kMaxReportBytes = 64 << 10;
 

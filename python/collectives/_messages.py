@@ -14,6 +14,8 @@ from ._work import Work
 if TYPE_CHECKING:
     from .communicator import Communicator
 
+MAX_TAG = 2**24 - 1
+
 
 def _check(comm: Communicator, word: str, peer: object, tag: object, timeout: object, name: object) -> tuple[int, int]:
     check_options(comm.size, "sum", 0, "auto", timeout, name)
@@ -25,6 +27,8 @@ def _check(comm: Communicator, word: str, peer: object, tag: object, timeout: ob
         raise ValueError(f"{word} {peer} is out of range: the group has ranks 0 to {comm.size - 1}")
     if peer == comm.rank:
         raise ValueError(f"{word} {peer} is this rank itself; a rank sends nothing to itself")
+    if not 0 <= tag <= MAX_TAG:
+        raise ValueError(f"tag {tag} is out of range: 0 to {MAX_TAG}")
     return int(peer), int(tag)
 
 

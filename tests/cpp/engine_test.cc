@@ -1,7 +1,7 @@
 // Stress test of the engine: ranks as threads over one mapping, so that ThreadSanitizer sees both sides of every flag.
 //
-// Every rank runs the same seeded program of collectives, blocking and in flight, over every registered algorithm, and
-// checks each result against the sum that it can compute by itself. Usage: engine_test [seed] [calls]
+// Every rank runs the same seeded program of messages, and of collectives over every registered algorithm, blocking and
+// in flight, and checks each result against what it can compute by itself. Usage: engine_test [seed] [calls]
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,19 +9,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "core/algorithm.h"
 #include "core/domain.h"
 #include "core/memory.h"
+#include "engine_program.h"
 #include "runtime/communicator.h"
 
 namespace {
 
 using namespace collectives;
+using namespace engine_test;
 
 std::atomic<int> g_failures{0};
 
@@ -69,81 +69,24 @@ std::unique_ptr<Group> make_group(int size, const Limits& limits) {
   return group;
 }
 
-// One call of the program; the same on every rank but for the values.
-struct Item {
-  Call call;
-  std::vector<std::vector<std::int64_t>> tensors;
-  std::int64_t expected = 0;  // of every element, -1 where this rank gets no result
-  std::shared_ptr<Work> work;
-};
-
-// Values are small multiples of the rank, so that sums are exact and every rank knows them.
-std::unique_ptr<Item> make_item(std::mt19937_64& random, int rank, int size) {
-  const auto below = [&](std::uint64_t n) { return static_cast<int>(random() % n); };
-  auto item = std::make_unique<Item>();
-  const std::vector<Algorithm>& all = algorithms();
-  const Topology topology = one_host(rank, size);
-  Problem problem;
-  const Algorithm* algorithm = nullptr;
-  do {
-    algorithm = &all[below(all.size())];
-    problem.collective = algorithm->collective;
-    problem.dtype = DType::kInt64;
-  } while (has_parts(algorithm->collective) || !algorithm->unsupported(problem, topology).empty());
-  item->call.collective = algorithm->collective;
-  item->call.dtype = DType::kInt64;
-  item->call.root = below(size);
-  item->call.algorithm = below(3) == 0 ? 0 : algorithm_id(*algorithm);
-  const int base = below(1000);
-  const int tensors = algorithm->collective == Collective::kBarrier ? 0 : below(4) == 0 ? 1 + below(20) : 1;
-  for (int t = 0; t < tensors; ++t) {
-    const int length = below(8) == 0 ? below(3000) : below(40);
-    item->tensors.emplace_back(length, static_cast<std::int64_t>(base + rank));
-  }
-  for (auto& tensor : item->tensors) {
-    item->call.input.push_back(
-        {reinterpret_cast<std::byte*>(tensor.data()), static_cast<std::int64_t>(tensor.size() * sizeof(std::int64_t))});
-  }
-  item->call.output = item->call.input;
-  const std::int64_t sum = static_cast<std::int64_t>(base) * size + static_cast<std::int64_t>(size) * (size - 1) / 2;
-  switch (algorithm->collective) {
-    case Collective::kAllReduce:
-      item->expected = sum;
-      break;
-    case Collective::kReduce:
-      item->expected = rank == item->call.root ? sum : -1;
-      break;
-    case Collective::kBroadcast:
-      item->expected = base + item->call.root;
-      break;
-    default:
-      item->expected = -1;  // a barrier
-      break;
-  }
-  return item;
-}
-
 void check_item(const Item& item, int rank) {
-  for (const auto& tensor : item.tensors) {
-    for (const std::int64_t value : tensor) {
-      if (item.expected >= 0 && value != item.expected) {
-        check(false, "rank " + std::to_string(rank) + " " + std::string(name(item.call.collective)) + " algorithm " +
-                         std::to_string(item.call.algorithm) + ": " + std::to_string(value) + " instead of " +
-                         std::to_string(item.expected));
-        return;
-      }
-    }
+  if (const std::string fault = item.fault(); !fault.empty()) {
+    check(false, "rank " + std::to_string(rank) + " " + fault);
   }
 }
 
 void program(Communicator& communicator, std::uint64_t seed, int calls) {
-  std::mt19937_64 random(seed);
   const int rank = communicator.rank();
+  Maker maker(seed, rank, communicator.size());
   std::vector<std::unique_ptr<Item>> in_flight;
   for (int i = 0; i < calls; ++i) {
-    auto item = make_item(random, rank, communicator.size());
-    const auto kind = random() % 4;
-    if (kind == 0 && item->tensors.size() <= 1) {
+    auto item = maker.next();
+    const int kind = maker.below(4);
+    if (item == nullptr) {
+      continue;
+    }
+    const bool message = item->call.collective == Collective::kMessage;
+    if (kind == 0 && !message && item->input.size() <= 1 && item->output.size() <= 1) {
       std::shared_ptr<Work> work;
       if (!communicator.run(item->call, work)) {
         communicator.wait(*work, -1);
@@ -152,7 +95,7 @@ void program(Communicator& communicator, std::uint64_t seed, int calls) {
       check_item(*item, rank);
       continue;
     }
-    item->work = communicator.post(item->call, kind != 1);
+    item->work = message ? communicator.post_message(item->call, kind != 1) : communicator.post(item->call, kind != 1);
     if (kind == 1) {
       communicator.wait(*item->work, -1);
       check_item(*item, rank);

@@ -1,5 +1,5 @@
 // A TCP link that several communicators share: one of them may fail in the middle of a frame, in either direction, or
-// be forgotten with streams under way, and the others do not notice.
+// be forgotten with streams under way, or send messages that nobody asks for, and the others do not notice.
 #include "tcp_link_traffic.h"
 
 namespace {
@@ -124,11 +124,57 @@ void midway(bool sender, bool forget, bool before_it_is_read) {
   CHECK(e.a_link.unknown_streams() == 0 && e.b_link.unknown_streams() == 0);
 }
 
+// Messages that the peer does not ask for hold up neither those that it asks for, nor collectives, in no direction.
+void held_back() {
+  Ends e(unix_pair());
+  constexpr std::uint32_t kUp = 1 | kMessageBit | kUpwardBit;
+  constexpr std::uint32_t kDown = 1 | kMessageBit;
+  constexpr std::uint64_t kTag = std::uint64_t{1} << kTagShift;
+  std::deque<Message> ahead;
+  for (std::uint64_t s = 0; s < 3000; ++s) {
+    e.a->open(ahead.emplace_back(kUp, s, 100, 0).stream);
+  }
+  e.step();
+  CHECK(e.b_link.unknown_streams() == wire::kStreamsAhead, "%zu", e.b_link.unknown_streams());
+  Message wanted_a(kUp, kTag, 100, 0), wanted_b(kUp, kTag, 0, 100);
+  Message large_a(kDown, kTag, 0, 1 << 20), large_b(kDown, kTag, 1 << 20, 0);
+  Message part_a(1, 0, 300000, 300000), part_b(1, 0, 300000, 300000);
+  for (Message* m : {&wanted_a, &large_a, &part_a}) {
+    e.a->open(m->stream);
+  }
+  for (Message* m : {&wanted_b, &large_b, &part_b}) {
+    e.b->open(m->stream);
+  }
+  e.step();
+  CHECK(wanted_b.receive.done && wanted_b.in == wanted_a.out);
+  CHECK(large_a.receive.done && large_a.in == large_b.out);
+  CHECK(part_a.receive.done && part_b.receive.done && part_a.in == part_b.out);
+  CHECK(e.b_link.unknown_streams() == wire::kStreamsAhead, "%zu", e.b_link.unknown_streams());
+  for (std::uint64_t s = 0; s < ahead.size(); ++s) {
+    Message b(kUp, s, 0, 100);
+    e.b->open(b.stream);
+    e.step(20);
+    CHECK(b.receive.done, "message %lu", static_cast<unsigned long>(s));
+    e.b->close(b.stream);
+  }
+  for (Message& m : ahead) {
+    e.a->close(m.stream);
+  }
+  for (Message* m : {&wanted_a, &large_a, &part_a}) {
+    e.a->close(m->stream);
+  }
+  for (Message* m : {&wanted_b, &large_b, &part_b}) {
+    e.b->close(m->stream);
+  }
+  CHECK(e.a_link.unknown_streams() == 0 && e.b_link.unknown_streams() == 0);
+  expect_in_order(e, 2);
+}
+
 // What came for a communicator that this rank has left is dropped, with what still comes; the peer may begin as many
 // streams of others as before.
 void forgetting() {
   Ends e(unix_pair());
-  constexpr int kStreams = wire::kStreamsAhead;
+  constexpr int kStreams = wire::kMaxUnknownStreams;
   std::deque<Message> ahead;
   for (std::uint64_t s = 0; s < kStreams; ++s) {
     e.a->open(ahead.emplace_back(1, s, 100, 0).stream);
@@ -137,12 +183,14 @@ void forgetting() {
   CHECK(e.b_link.unknown_streams() == kStreams, "%zu", e.b_link.unknown_streams());
   Message blocked_a(2, 0, 8, 0), blocked_b(2, 0, 0, 8);
   e.a->open(blocked_a.stream);
-  e.b->open(blocked_b.stream);
   e.step(300);
-  CHECK(!blocked_b.receive.done);  // too many streams ahead
+  CHECK(!blocked_a.send.done);  // too many streams ahead
   e.b->forget(1);
   e.b->forget(1);
   CHECK(e.b_link.unknown_streams() == 0);
+  e.step();
+  CHECK(blocked_a.send.done && e.b_link.unknown_streams() == 1);
+  e.b->open(blocked_b.stream);
   e.step();
   CHECK(blocked_b.receive.done && blocked_b.in == blocked_a.out);
   for (std::uint64_t s = kStreams; s < 3 * kStreams; ++s) {  // late ones
@@ -207,6 +255,7 @@ int main() {
       }
     }
   }
+  held_back();
   forgetting();
   reports();
   std::printf("ok\n");

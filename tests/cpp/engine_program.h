@@ -1,0 +1,215 @@
+// What the random program of engine_test.cc is made of: collectives, with and without parts, and messages. Values are
+// small sums of what every rank knows, so each rank can tell by itself what it must get.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/algorithm.h"
+#include "core/topology.h"
+#include "runtime/work.h"
+
+namespace engine_test {
+
+using namespace collectives;  // NOLINT
+
+using Tensor = std::vector<std::int64_t>;
+
+inline Span span_of(Tensor& tensor) {
+  return {reinterpret_cast<std::byte*>(tensor.data()), static_cast<std::int64_t>(tensor.size() * sizeof(std::int64_t))};
+}
+
+// One call of the program; the same on every rank but for the values.
+struct Item {
+  Call call;
+  std::vector<Tensor> input;
+  std::vector<Tensor> output;          // empty: in place
+  std::vector<std::int64_t> expected;  // of every element of each result; empty where this rank gets none
+  std::shared_ptr<Work> work;
+
+  void set_spans() {
+    for (Tensor& tensor : input) {
+      call.input.push_back(span_of(tensor));
+    }
+    for (Tensor& tensor : output) {
+      call.output.push_back(span_of(tensor));
+    }
+  }
+
+  // What is wrong with the results, or empty.
+  std::string fault() const {
+    const std::vector<Tensor>& results = output.empty() ? input : output;
+    for (std::size_t t = 0; t < expected.size(); ++t) {
+      for (const std::int64_t value : results[t]) {
+        if (value != expected[t]) {
+          return std::string(name(call.collective)) + " algorithm " + std::to_string(call.algorithm) + " tensor " +
+                 std::to_string(t) + ": " + std::to_string(value) + " instead of " + std::to_string(expected[t]);
+        }
+      }
+    }
+    return {};
+  }
+};
+
+class Maker {
+ public:
+  Maker(std::uint64_t seed, int rank, int size) : random_(seed), rank_(rank), size_(size) {}
+
+  int below(std::uint64_t n) { return static_cast<int>(random_() % n); }
+
+  // The next call; nullptr where it is a message between two other ranks.
+  std::unique_ptr<Item> next() {
+    if (size_ > 1 && below(4) == 0) {
+      return message();
+    }
+    const std::vector<Algorithm>& all = algorithms();
+    const Algorithm& algorithm = all[below(all.size())];
+    auto item = std::make_unique<Item>();
+    item->call.collective = algorithm.collective;
+    item->call.dtype = DType::kInt64;
+    item->call.root = below(size_);
+    const bool named = below(3) != 0;
+    if (has_parts(algorithm.collective)) {
+      fill_parts(*item);
+    } else {
+      fill_whole(*item);
+    }
+    Problem problem;
+    problem.collective = algorithm.collective;
+    problem.dtype = DType::kInt64;
+    problem.root = item->call.root;
+    problem.counts = counts_of(item->call);
+    if (named && algorithm.unsupported(problem, one_host(rank_, size_)).empty()) {
+      item->call.algorithm = algorithm_id(algorithm);
+    }
+    item->set_spans();
+    if (item->output.empty() && !has_parts(algorithm.collective)) {
+      item->call.output = item->call.input;
+    }
+    return item;
+  }
+
+ private:
+  static constexpr int kBase = 1000;
+
+  int length() { return below(8) == 0 ? below(3000) : below(40); }
+
+  void fill_whole(Item& item) {
+    const Collective kind = item.call.collective;
+    const std::int64_t base = below(kBase);
+    const bool apart = below(2) == 0;
+    const int tensors = kind == Collective::kBarrier ? 0 : below(4) == 0 ? 1 + below(20) : 1;
+    const std::int64_t sum = base * size_ + std::int64_t{size_} * (size_ - 1) / 2;
+    for (int t = 0; t < tensors; ++t) {
+      const int elements = length();
+      item.input.emplace_back(elements, base + rank_);
+      if (apart) {
+        item.output.emplace_back(elements, -1);
+      }
+      if (kind == Collective::kBroadcast) {
+        item.expected.push_back(base + item.call.root);
+      } else if (kind == Collective::kAllReduce || rank_ == item.call.root) {
+        item.expected.push_back(sum);
+      }
+    }
+  }
+
+  // Parts of any lengths; of some ranks or tensors nothing.
+  void fill_parts(Item& item) {
+    const Collective kind = item.call.collective;
+    const int root = item.call.root;
+    const std::int64_t base = below(kBase);
+    const int tensors = below(3) == 0 ? 2 + below(3) : 1;
+    const bool even = below(3) == 0;
+    const int common = length();
+    // What a part holds on its way from one rank to another.
+    const auto value = [&](int from, int to) { return base + 10 * from + to; };
+    const auto give = [&](int elements, std::int64_t v) { item.input.emplace_back(elements, v); };
+    const auto get = [&](int elements, std::int64_t v) {
+      item.output.emplace_back(elements, -1);
+      item.expected.push_back(v);
+    };
+    const bool matrix = kind == Collective::kAllToAll;
+    for (int from = 0; from < (matrix ? size_ : 1); ++from) {
+      for (int part = 0; part < size_; ++part) {
+        for (int t = 0; t < tensors; ++t) {
+          const int elements = even ? common : below(4) == 0 ? 0 : length();
+          item.call.lengths.push_back(elements);
+          if (matrix) {
+            if (from == rank_) {
+              give(elements, value(from, part));
+            }
+            if (part == rank_) {
+              get(elements, value(from, part));
+            }
+          } else if (kind == Collective::kAllGather || kind == Collective::kGather) {
+            if (part == rank_) {
+              give(elements, value(part, 0));
+            }
+            if (kind == Collective::kAllGather || rank_ == root) {
+              get(elements, value(part, 0));
+            }
+          } else if (kind == Collective::kScatter) {
+            if (rank_ == root) {
+              give(elements, value(root, part));
+            }
+            if (part == rank_) {
+              get(elements, value(root, part));
+            }
+          } else {
+            give(elements, value(rank_, part));
+            if (part == rank_) {
+              get(elements, size_ * value(0, part) + std::int64_t{10} * size_ * (size_ - 1) / 2);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  std::vector<std::int64_t> counts_of(const Call& call) const {
+    if (!has_parts(call.collective)) {
+      return {};
+    }
+    const std::size_t parts = call.collective == Collective::kAllToAll
+                                  ? static_cast<std::size_t>(size_) * static_cast<std::size_t>(size_)
+                                  : static_cast<std::size_t>(size_);
+    std::vector<std::int64_t> counts(parts, 0);
+    for (std::size_t i = 0; i < call.lengths.size(); ++i) {
+      counts[i / (call.lengths.size() / parts)] += call.lengths[i];
+    }
+    return counts;
+  }
+
+  std::unique_ptr<Item> message() {
+    const int source = below(size_);
+    const int dest = (source + 1 + below(size_ - 1)) % size_;
+    const int tag = below(3);
+    const std::int64_t base = below(kBase);
+    auto item = std::make_unique<Item>();
+    item->call.collective = Collective::kMessage;
+    item->call.dtype = DType::kInt64;
+    item->call.message = {rank_ == source ? dest : source, tag, rank_ == source};
+    const int tensors = below(3) == 0 ? below(5) : 1;
+    for (int t = 0; t < tensors; ++t) {
+      const int elements = below(8) == 0 ? below(40000) : length();
+      if (rank_ == source) {
+        item->input.emplace_back(elements, base + t);
+      } else {
+        item->output.emplace_back(elements, -1);
+        item->expected.push_back(base + t);
+      }
+    }
+    item->set_spans();
+    return rank_ == source || rank_ == dest ? std::move(item) : nullptr;
+  }
+
+  std::mt19937_64 random_;
+  int rank_;
+  int size_;
+};
+
+}  // namespace engine_test

@@ -1,0 +1,85 @@
+"""Messages where ranks are on two hosts: shared memory inside a host and TCP across, by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
+
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+LIMIT = 60  # seconds
+HERE = str(Path(__file__).parent)
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import collectives
+sys.path.insert(0, sys.argv[1])
+from test_messages import SIZES, every_pair, out_of_order, ring
+from test_messages_failures import leave
+from test_messages_flow import AHEAD, blocked_sender, on_groups, threads, traffic, unexpected
+
+comm = collectives.init()
+every_pair(comm)
+ring(comm, SIZES)
+out_of_order(comm, [0, 100, 70_000, 300_000], 3)
+traffic(comm, 7)
+on_groups(comm)
+threads(comm, 20)
+before = comm.bytes_by_transport()
+for peer in range(comm.size):
+    if peer != comm.rank:
+        comm.send(np.zeros(1000, np.uint8), peer)
+for peer in range(comm.size):
+    if peer != comm.rank:
+        comm.recv(np.zeros(1000, np.uint8), peer)
+after = comm.bytes_by_transport()
+carried = {transport: after[transport] - before[transport] for transport in after}
+ahead = unexpected(comm, 2500)
+sent = blocked_sender(comm, 2500)
+leave(comm, 5)
+comm.close()
+print(json.dumps({"carried": carried, "ahead": [ahead, sent] if comm.rank == 0 else []}))
+"""
+
+
+@pytest.mark.parametrize("places", [[0, 1], [0, 0, 1, 1], [0, 1, 1, 0, 1]])
+def test_messages(hosts, places):  # type: ignore[no-untyped-def] # noqa: F811
+    ranks = []
+    for rank, place in enumerate(places):
+        variables = {
+            "COLLECTIVES_RANK": str(rank),
+            "COLLECTIVES_SIZE": str(len(places)),
+            "COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}",
+            "COLLECTIVES_TOKEN": "v" * 64,
+            "COLLECTIVES_TIMEOUT": str(LIMIT),
+        }
+        command = ["ip", "netns", "exec", hosts[place], sys.executable, "-c", PROGRAM, HERE]
+        ranks.append(
+            subprocess.Popen(
+                command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    try:
+        outputs = [rank.communicate(timeout=LIMIT) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for rank, (_, errors) in zip(ranks, outputs, strict=True):
+        assert rank.returncode == 0, errors
+    reports = [json.loads(text) for text, _ in outputs]
+    assert reports[0]["ahead"] == [2048, 2048]
+    for place, report in zip(places, reports, strict=True):
+        near = places.count(place) - 1
+        expected = {"shm": 1000 * near, "tcp": 1000 * (len(places) - 1 - near)}
+        assert {t: b for t, b in report["carried"].items() if b} == {t: b for t, b in expected.items() if b}
