@@ -155,7 +155,14 @@ def serve(descriptor: int) -> None:
 class Rank:
     """One rank process."""
 
-    def __init__(self, rank: int, variables: dict[str, str], listener: socket.socket | None, limits: dict[str, int]):
+    def __init__(
+        self,
+        rank: int,
+        variables: dict[str, str],
+        listener: socket.socket | None,
+        limits: dict[str, int],
+        prefix: tuple[str, ...] = (),
+    ) -> None:
         ours, theirs = socket.socketpair()
         inherited = [theirs.fileno()] + ([listener.fileno()] if listener is not None else [])
         environ = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
@@ -166,7 +173,7 @@ class Rank:
         program = f"import sys; sys.path.insert(0, {here!r}); import pool; pool.serve({theirs.fileno()})"
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", program], pass_fds=inherited, stdin=subprocess.DEVNULL, env=environ
+                [*prefix, sys.executable, "-c", program], pass_fds=inherited, stdin=subprocess.DEVNULL, env=environ
             )
         self.number = rank
         self.lost = False  # it owes an answer

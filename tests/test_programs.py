@@ -2,116 +2,118 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pool
+import programs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from pool import Pools
+from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
 
-RANKS = 3
-SHAPES = [(), (0,), (1,), (7,), (3, 5), (4, 0, 2), (1000,), (33, 129)]
+sys.path.insert(0, str(Path(__file__).parent))
 
-call = st.fixed_dictionaries(
-    {
-        "collective": st.sampled_from(["all_reduce", "broadcast", "reduce", "barrier"]),
-        "op": st.sampled_from(["sum", "prod", "min", "max"]),
-        "dtype": st.sampled_from(["int32", "uint8", "int64", "float64"]),
-        "shapes": st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4),
-        "layout": st.sampled_from(["plain", "fortran", "strided"]),
-        "root": st.integers(0, RANKS - 1),
-        "separate": st.booleans(),
-        "asynchronous": st.booleans(),
-        "seed": st.integers(0, 1 << 30),
-    }
+from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
+
+SHAPES = [(), (0,), (1,), (7,), (3, 5), (4, 0, 2), (1000,), (33, 129), (90_001,)]
+LIMIT = 30  # seconds for one program
+# As often as they are named.
+KINDS = [programs.NOTHING, *2 * WHOLE, *2 * PARTS, *OBJECTS, *5 * ("message",), *2 * MAKING, *2 * ("close",)]
+
+item = st.builds(
+    Item,
+    kind=st.sampled_from(KINDS),
+    group=st.integers(0, programs.MOST_GROUPS),
+    op=st.sampled_from(sorted(programs.COMBINE)),
+    dtype=st.sampled_from(["int32", "uint8", "int64", "float64"]),
+    shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4).map(tuple),
+    rows=st.lists(st.integers(0, 5), min_size=1, max_size=7).map(tuple),
+    layout=st.sampled_from(["plain", "fortran", "strided"]),
+    root=st.integers(0, 7),
+    other=st.integers(0, 7),
+    tag=st.integers(0, 2),
+    separate=st.booleans(),
+    counted=st.booleans(),
+    asynchronous=st.booleans(),
+    seed=st.integers(0, 1 << 30),
 )
 
 
-def make(item: dict[str, Any], rank: int) -> list[Any]:
-    """The tensors of one rank. Small integers: sums and products of three are exact in every dtype."""
-    random = np.random.default_rng([item["seed"], rank])
-    tensors = []
-    for shape in item["shapes"]:
-        values = random.integers(0, 5, shape).astype(item["dtype"])
-        if item["layout"] == "fortran":
-            values = np.asfortranarray(values)
-        elif item["layout"] == "strided" and values.ndim:
-            wide = np.zeros((*values.shape[:-1], values.shape[-1] * 2), values.dtype)
-            wide[..., ::2] = values
-            values = wide[..., ::2]
-        tensors.append(values)
-    return tensors
+def check(group: Callable[[], Any], examples: int) -> None:
+    """Runs so many programs on the ranks of a group, which is asked for each time."""
 
-
-def model(item: dict[str, Any], rank: int, size: int) -> list[Any]:
-    """What the rank must have after the call."""
-    everyone = [make(item, r) for r in range(size)]
-    own = everyone[rank]
-    if item["collective"] == "barrier" or (item["collective"] == "reduce" and rank != item["root"]):
-        return own
-    if item["collective"] == "broadcast":
-        return everyone[item["root"]]
-    combine = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[item["op"]]
-    results = []
-    for t in range(len(own)):
-        total = np.array(everyone[0][t])
-        for r in range(1, size):
-            total = combine(total, everyone[r][t]).astype(total.dtype)
-        results.append(total)
-    return results
-
-
-def run_program(comm: Any, program: list[dict[str, Any]]) -> list[str]:
-    """Issues all calls, waits for the asynchronous ones last of all and backwards, and compares."""
-    pending: list[tuple[int, Any]] = []
-    results: list[list[Any]] = []
-    inputs: list[list[Any]] = []
-    for i, item in enumerate(program):
-        tensors = make(item, comm.rank)
-        out = [np.zeros_like(t) for t in tensors] if item["separate"] else None
-        collective = item["collective"]
-        work = None
-        if collective == "all_reduce":
-            work = comm.all_reduce(tensors, item["op"], out=out, async_op=item["asynchronous"])
-        elif collective == "reduce":
-            work = comm.reduce(tensors, item["op"], item["root"], out=out, async_op=item["asynchronous"])
-        elif collective == "broadcast":
-            work = comm.broadcast(tensors, item["root"], out=out, async_op=item["asynchronous"])
-        else:
-            work = comm.barrier(async_op=item["asynchronous"])
-        if item["asynchronous"]:
-            pending.append((i, work))
-        no_result = collective == "barrier" or (collective == "reduce" and comm.rank != item["root"])
-        results.append(tensors if out is None or no_result else out)
-        inputs.append(tensors if out is not None else [])
-    for _, work in reversed(pending):
-        work.wait()
-    wrong = []
-    for i, item in enumerate(program):
-        if not all(np.array_equal(a, b) for a, b in zip(results[i], model(item, comm.rank, comm.size), strict=True)):
-            wrong.append(f"call {i}: {item}")
-        if inputs[i] and not all(np.array_equal(a, b) for a, b in zip(inputs[i], make(item, comm.rank), strict=True)):
-            wrong.append(f"call {i} changed its input: {item}")
-    return wrong
-
-
-@pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
-def test_random_programs(pools: Pools, transport: str) -> None:
     @settings(
-        max_examples=40,
+        max_examples=examples,
         deadline=None,
         database=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.lists(call, min_size=1, max_size=30))
-    def check(program: list[dict[str, Any]]) -> None:
-        for rank, wrong in enumerate(pools.get(RANKS, transport).run(run_program, program)):
+    @given(st.lists(item, min_size=20, max_size=30), st.integers(0, 1 << 30))
+    def one(program: list[Item], seed: int) -> None:
+        ranks = group()
+        note(f"seed of the order {seed}; {programs.text(program, ranks.size)}")
+        for rank, wrong in enumerate(ranks.run(programs.run, program, seed, limit=LIMIT)):
             assert not wrong, (rank, wrong[:2])
 
-    check()
+    one()
+
+
+@pytest.mark.parametrize(
+    ("n", "transport", "examples"),
+    [(n, t, examples) for n, examples in ((4, 25), (5, 4), (8, 3)) for t in ("local", "shm", "tcp")],
+)
+def test_random_programs(pools: Pools, n: int, transport: str, examples: int) -> None:
+    check(lambda: pools.get(n, transport), examples)
+
+
+class HostGroup(pool.ProcessGroup):
+    """Ranks as processes of several hosts, which are network namespaces: places[r] is where rank r runs."""
+
+    def __init__(self, places: list[str]) -> None:
+        self._places = places
+        super().__init__(len(places), "auto")
+
+    def connect(self) -> list[int]:
+        """Starts all ranks anew."""
+        for rank in self.ranks:
+            rank.process.kill()
+            rank.close()
+        self.ranks = []
+        for r, place in enumerate(self._places):
+            variables = {
+                "COLLECTIVES_RANK": str(r),
+                "COLLECTIVES_SIZE": str(self.size),
+                "COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}",
+                "COLLECTIVES_TOKEN": "p" * 64,
+                "COLLECTIVES_TIMEOUT": str(pool.LIMIT),
+            }
+            self.ranks.append(pool.Rank(r, variables, None, {}, prefix=("ip", "netns", "exec", place)))
+        end = time.monotonic() + pool.LIMIT
+        self.broken = False
+        return [rank.next("ready", end) for rank in self.ranks]
+
+
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+@pytest.mark.parametrize(("places", "examples"), [([0, 0, 1, 1], 25), ([0, 1, 1, 0, 1], 4)])
+def test_random_programs_between_hosts(hosts: list[str], places: list[int], examples: int) -> None:  # noqa: F811
+    group = HostGroup([hosts[place] for place in places])
+
+    def usable() -> HostGroup:
+        if group.broken:
+            group.connect()
+        return group
+
+    try:
+        check(usable, examples)
+    finally:
+        group.close()
 
 
 def huge(comm: Any, count: int) -> list[Any]:
