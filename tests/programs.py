@@ -314,7 +314,7 @@ class Pending:
         if item.kind in PARTS and item.counted and (item.kind != "scatter" or rank == step.root):
             first = rank * step.size if item.kind == "all_to_all" else 0
             rows = [[step.rows(first + p, t) for p in range(step.size)] for t in range(len(tensors))]
-            more["counts"] = rows if len(tensors) > 1 else rows[0]
+            more["counts"] = rows if as_list else rows[0]
         self.intact = item.kind in PARTS or item.separate or (item.kind == "reduce" and rank != step.root)
         if item.kind == "scatter" and rank != step.root:
             x = None
