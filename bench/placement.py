@@ -81,7 +81,7 @@ def _mapped_pair(comm: collectives.Communicator, timeout: float) -> Any:
             environ=variables,
         )
         try:
-            handle = _world._connect(environment, {**_world._options(timeout), "heap_bytes": 1 << 20})
+            (handle,) = _world._connect(environment, {**_world._options(timeout), "heap_bytes": 1 << 20})
             pair = collectives.Communicator(handle)
         except (collectives.CollectivesError, OSError):
             pair = None  # two hosts

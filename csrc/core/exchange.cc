@@ -15,6 +15,7 @@ constexpr std::int64_t kLine = 64;
 Exchange::Exchange(const Problem& problem, const Topology& topology, const Limits& limits)
     : me_(topology.rank),
       size_(topology.size),
+      root_(has_root(problem.collective) ? problem.root : -1),
       shared_(problem.collective == Collective::kAllGather),
       even_(problem.even()),
       readers_(topology.size, 0) {
@@ -77,7 +78,15 @@ Operand Exchange::place(int from, int to, const Chunk& c) const {
 // Whether `reader` awaits the signal of `writer` for a chunk: for its data, or because it proves that what `writer`
 // read there may be overwritten.
 bool Exchange::waits(int reader, int writer, const Chunk& c) const {
-  return c.index == 0 || piece(writer, reader, c) > 0 || more(reader, writer, c);
+  if (c.index == 0) {
+    // Everyone awaits every header; but what the root signals later says that it has seen them all.
+    return reader == root_ || writer == root_ || !hears_root_later(reader);
+  }
+  return piece(writer, reader, c) > 0 || more(reader, writer, c);
+}
+
+bool Exchange::hears_root_later(int reader) const {
+  return root_ >= 0 && (part(root_, reader) > chunk_bytes_ || part(reader, root_) > 2 * chunk_bytes_);
 }
 
 void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
@@ -110,7 +119,7 @@ void Exchange::one_chunk(ScheduleBuilder& b, const Chunk& c, const Take& take) c
       flags.push_back({c.index == 0 ? kHeaderFlag : kCopied, static_cast<std::uint16_t>(r), c.index});
     }
   }
-  if (awaited) {
+  if (awaited || c.index == 0) {
     b.signal(me_, c.index == 0 ? kHeaderFlag : kCopied, c.index);
   }
   b.wait(flags);

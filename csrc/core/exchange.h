@@ -4,7 +4,7 @@
 // chunk k of what it gets out of the boxes of the others. Slots are used again after two chunks: whoever writes chunk
 // k + 1 has seen the signal k of those that read its chunk k - 1, and they signalled after they had read it.
 //
-// Every rank awaits every header, so nobody returns before all have entered.
+// Every rank awaits every header, or a later signal of a rank that did, so nobody returns before all have entered.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +53,7 @@ class Exchange {
   bool more(int from, int to, const Chunk& c) const { return part(from, to) > c.offset + chunk_bytes_; }
   std::int64_t region(int from, int to) const;
   Operand place(int from, int to, const Chunk& c) const;
+  bool hears_root_later(int reader) const;
   bool waits(int reader, int writer, const Chunk& c) const;
   void publish(ScheduleBuilder& b, const Chunk& c) const;
   void boxes(ScheduleBuilder& b, const Take& take) const;
@@ -60,6 +61,7 @@ class Exchange {
 
   int me_;
   int size_;
+  int root_;     // -1 where there is none
   bool shared_;  // all readers of a rank get the same
   bool even_;
   bool inlined_;
