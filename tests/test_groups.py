@@ -242,7 +242,7 @@ def test_200_groups_leave_nothing(pools: Pools, n: int, transport: str) -> None:
     before = group.run(one_after_the_other, 30)
     after = group.run(one_after_the_other, 200)
     for (fds, kib, _), (fds_then, kib_then, addresses) in zip(before, after, strict=True):
-        assert fds_then <= fds
+        assert fds_then <= fds + n  # threads of one process see the descriptors with which others look
         assert kib_then < kib + 8192, f"{kib_then - kib} KiB more"
         assert len(addresses) < 20, "memory is not used again"
 

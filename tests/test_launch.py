@@ -188,7 +188,8 @@ def test_bad_arguments(arguments, code, text):
 )
 def test_one_fails_and_all_end(program, failure, code, text):
     path = program(
-        f"print('pid', os.getpid())\nif rank == 1:\n    sys.stdin.close(); {failure}\nwhile True: signal.pause()"
+        f"os.write(1, b'pid %d\\n' % os.getpid())\n"  # in one piece: a rank may be killed here
+        f"if rank == 1:\n    sys.stdin.close(); {failure}\nwhile True: signal.pause()"
     )
     found, output = run("-n", 3, path)
     assert found == code
