@@ -81,7 +81,8 @@ def nothing_left() -> Iterator[None]:
     assert not mapped_segments(), "segments are left"
     new = files() - files_before
     assert not new, f"files are left: {new}"
-    left = [d for d in descriptors() if d not in descriptors_before]
+    # JAX and TensorFlow open a pipe each when they start, and keep it; this library makes none.
+    left = [d for d in descriptors() if d not in descriptors_before and " -> pipe:" not in d]
     assert len(left) <= TOLERANCE, f"descriptors are left: {left}"
 
 
