@@ -13,6 +13,7 @@
 #include "bindings/unlocked.h"
 #include "bindings/work.h"
 #include "core/error.h"
+#include "runtime/directory.h"
 #include "structmember.h"
 
 namespace collectives {
@@ -24,6 +25,7 @@ constexpr const char* kCapsule = "collectives.Communicator";
 
 struct PyCommunicator {
   PyObject_HEAD Communicator* communicator;
+  std::shared_ptr<Communicator>* owner;
   PyObject* weak_references;
 };
 
@@ -34,14 +36,15 @@ PyObject* new_communicator(PyTypeObject* type, PyObject* args, PyObject* /*keywo
   if (!PyArg_ParseTuple(args, "O", &capsule)) {
     return nullptr;
   }
-  auto* communicator = static_cast<Communicator*>(PyCapsule_GetPointer(capsule, kCapsule));
-  if (communicator == nullptr || PyCapsule_SetDestructor(capsule, nullptr) != 0 ||
-      PyCapsule_SetName(capsule, "taken") != 0) {
+  auto* owner = static_cast<std::shared_ptr<Communicator>*>(PyCapsule_GetPointer(capsule, kCapsule));
+  if (owner == nullptr || PyCapsule_SetDestructor(capsule, nullptr) != 0 || PyCapsule_SetName(capsule, "taken") != 0) {
     return nullptr;
   }
   PyObject* self = type->tp_alloc(type, 0);
   if (self != nullptr) {
-    reinterpret_cast<PyCommunicator*>(self)->communicator = communicator;
+    auto* object = reinterpret_cast<PyCommunicator*>(self);
+    object->communicator = owner->get();
+    object->owner = owner;
   }
   return self;
 }
@@ -52,9 +55,9 @@ void delete_communicator(PyObject* self) {
     PyObject_ClearWeakRefs(self);
   }
   PyTypeObject* type = Py_TYPE(self);
-  Communicator* communicator = object->communicator;
+  std::shared_ptr<Communicator>* owner = object->owner;
   Py_BEGIN_ALLOW_THREADS;
-  delete communicator;
+  delete owner;
   Py_END_ALLOW_THREADS;
   type->tp_free(self);
   Py_DECREF(type);
@@ -216,13 +219,14 @@ PyType_Spec g_spec = {"collectives._core.Communicator", sizeof(PyCommunicator), 
 }  // namespace
 
 py::object make_handle(std::unique_ptr<Communicator> communicator) {
-  PyObject* capsule = PyCapsule_New(communicator.get(), kCapsule, [](PyObject* object) {
-    delete static_cast<Communicator*>(PyCapsule_GetPointer(object, kCapsule));
+  auto owner = std::make_unique<std::shared_ptr<Communicator>>(std::move(communicator));
+  PyObject* capsule = PyCapsule_New(owner.get(), kCapsule, [](PyObject* object) {
+    delete static_cast<std::shared_ptr<Communicator>*>(PyCapsule_GetPointer(object, kCapsule));
   });
   if (capsule == nullptr) {
     throw py::error_already_set();
   }
-  [[maybe_unused]] Communicator* owned = communicator.release();  // by the capsule
+  [[maybe_unused]] auto* owned = owner.release();  // by the capsule
   return py::reinterpret_steal<py::object>(capsule);
 }
 
@@ -264,6 +268,13 @@ void bind_communicator(py::module_& m) {
     }
     return result;
   });
+  m.def(
+      "_number_of",
+      [](py::handle c) {
+        communicator_of(c);  // checks the type
+        return number_of(*reinterpret_cast<PyCommunicator*>(c.ptr())->owner);
+      },
+      "The number by which native ops of other libraries find the communicator in this process.");
   m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
     Communicator& communicator = communicator_of(c);
     const Unlocked unlocked;

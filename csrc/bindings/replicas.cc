@@ -153,6 +153,8 @@ void bind_replicas(py::module_& m) {
   m.def("_gather_replicas", gather,
         "Concatenates arrays along an axis into each of the results. All are contiguous and fit each other.",
         py::arg("arrays"), py::arg("axis"), py::arg("results"));
+  m.def("_replica_bytes", replica_bytes,
+        "Bytes of the inputs of all reductions over replicas that this process has done.");
   m.def("_limit_threads", ThreadPool::limit,
         "How many threads a reduction over replicas may use; 0: as many as there are cores for this process.",
         py::arg("threads"));

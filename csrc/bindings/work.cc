@@ -106,25 +106,6 @@ void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& ou
   }
 }
 
-int algorithm_number(Collective kind, const std::string& text, const Communicator& communicator, const Call& call) {
-  if (text == "auto") {
-    return 0;
-  }
-  const Algorithm* algorithm = find_algorithm(kind, text);
-  Problem problem;
-  problem.collective = kind;
-  problem.op = call.op;
-  problem.dtype = call.dtype;
-  problem.root = call.root;
-  problem.counts.assign(has_parts(kind) ? std::size_t{1} * communicator.size() * communicator.size() : 0, 0);
-  if (algorithm == nullptr ||
-      (communicator.size() > 1 && !algorithm->unsupported(problem, communicator.topology()).empty())) {
-    // Throws with the list of names, or with the reason.
-    build_schedule(text, problem, communicator.topology(), Limits());
-  }
-  return algorithm_id(*algorithm);
-}
-
 }  // namespace
 
 PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* args) {
@@ -147,7 +128,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
     throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
                         std::to_string(communicator.size() - 1));
   }
-  call.algorithm = algorithm_number(kind, tuple[5].cast<std::string>(), communicator, call);
+  call.algorithm = algorithm_number(call.problem(), tuple[5].cast<std::string>(), communicator.topology());
   call.timeout_s = tuple[7].is_none() ? -1 : tuple[7].cast<double>();
   call.name = tuple[8].is_none() ? std::string() : tuple[8].cast<std::string>();
   call.input = spans(work->inputs);

@@ -47,15 +47,22 @@ std::vector<Field> fields(const Signature& s) {
   };
 }
 
+// Its lowest 24 bits have something of all 64.
+std::uint64_t hash_of(std::span<const std::int64_t> values) {
+  std::uint64_t hash = kFnvOffset;
+  for (const std::int64_t value : values) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * kFnvPrime;
+  }
+  return hash ^ (hash >> kCountBits);
+}
+
 }  // namespace
 
 Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind memory, bool deterministic,
                          int algorithm, int root, std::span<const std::int64_t> counts) {
   std::uint64_t total = 0;
-  std::uint64_t hash = kFnvOffset;
   for (const std::int64_t count : counts) {
     total += static_cast<std::uint64_t>(count);
-    hash = (hash ^ static_cast<std::uint64_t>(count)) * kFnvPrime;
   }
   Signature s;
   s.collective = static_cast<std::uint8_t>(collective);
@@ -66,7 +73,7 @@ Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind m
   s.root = static_cast<std::uint16_t>(root);
   s.tensors = static_cast<std::uint16_t>(std::min<std::size_t>(counts.size(), UINT16_MAX));
   // One tensor has nothing to hash besides its count.
-  s.count_hash = total | (counts.size() > 1 ? (hash ^ (hash >> kCountBits)) << kCountBits : 0);
+  s.count_hash = total | (counts.size() > 1 ? hash_of(counts) << kCountBits : 0);
   return s;
 }
 
@@ -77,6 +84,12 @@ Signature placed(const Signature& signature, std::int64_t input_offset, std::int
   };
   mix(input_offset + 1);
   mix(output_offset * 3 + 2);
+  return s;
+}
+
+Signature shaped(const Signature& signature, std::span<const std::int64_t> shapes) {
+  Signature s = signature;
+  s.count_hash ^= hash_of(shapes) << kCountBits;
   return s;
 }
 
@@ -110,7 +123,7 @@ std::string difference(const Signature& a, int rank_a, const Signature& b, int r
   if (!any) {
     text << ((a.dtype & kHighBit) != 0
                  ? "the symmetric arrays lie at different offsets of the heap, as different slices of an array do"
-                 : "the lists of tensors, or of parts, have the same total but different lengths");
+                 : "the lists of tensors, or of parts, have the same total but different lengths or shapes");
   }
   return text.str();
 }

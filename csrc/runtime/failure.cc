@@ -28,6 +28,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   if (current != nullptr && !report.message) {
     own.name = current->name;
     own.counts = current->counts;
+    own.shapes = current->shapes;
   }
   tell(own);
   if (report.kind == ErrorKind::kMismatch && !report.message) {

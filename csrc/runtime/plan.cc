@@ -94,4 +94,18 @@ const Algorithm& select(const Problem& problem, const Topology& topology, bool d
   return *best;
 }
 
+int algorithm_number(Problem problem, const std::string& name, const Topology& topology) {
+  if (name == "auto") {
+    return 0;
+  }
+  const Algorithm* algorithm = find_algorithm(problem.collective, name);
+  const auto size = static_cast<std::size_t>(topology.size);
+  problem.counts.assign(has_parts(problem.collective) ? size * size : 0, 0);
+  if (algorithm == nullptr || (topology.size > 1 && !algorithm->unsupported(problem, topology).empty())) {
+    // Throws with the list of names, or with the reason.
+    build_schedule(name, problem, topology, Limits());
+  }
+  return algorithm_id(*algorithm);
+}
+
 }  // namespace collectives

@@ -34,6 +34,10 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
 // ones. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
 const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic);
 
+// The number of the algorithm of that name, 0 for "auto". Throws ArgumentError where there is none, or where it cannot
+// do this collective, op, dtype and root.
+int algorithm_number(Problem problem, const std::string& name, const Topology& topology);
+
 // Plans by signature and the lengths of parts. Direct-mapped: a look-up is one comparison; a collision evicts.
 class PlanCache {
  public:

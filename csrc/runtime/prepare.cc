@@ -140,6 +140,10 @@ void Communicator::prepare(Work& work, const Call& call) {
   bind(work, call, signature, symmetric);
   check_lengths(work, rank(), size());
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
+  work.shapes = call.shapes;
+  if (!work.shapes.empty()) {
+    work.signature = shaped(work.signature, work.shapes);
+  }
   if (call.op == Op::kPremulSum) {
     scale(work, call);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -219,7 +220,11 @@ std::vector<Segment> cut(Combination combination, int packs, std::span<const Rep
   return segments;
 }
 
+std::atomic<std::int64_t> g_bytes{0};
+
 }  // namespace
+
+std::int64_t replica_bytes() { return g_bytes.load(std::memory_order_relaxed); }
 
 Combination parse_combination(std::string_view text) {
   if (text == "canonical") {
@@ -241,10 +246,13 @@ void reduce_replicas(Combination combination, int packs, std::span<const Replica
   reductions.reserve(segments.size());
   ends.reserve(segments.size());
   std::int64_t total = 0;
+  std::int64_t read = 0;
   for (const Segment& segment : segments) {
+    read += segment.count * static_cast<std::int64_t>(size_of(segment.tensor->dtype) * segment.tensor->sources.size());
     reductions.emplace_back(*segment.tensor, combination);
     ends.push_back(total += segment.cost);
   }
+  g_bytes.fetch_add(read, std::memory_order_relaxed);
   share_out(total, [&](std::int64_t slice, std::int64_t slices) {
     // Costs are distances on a line on which the segments lie one behind the other.
     const std::int64_t low = total / slices * slice;

@@ -40,6 +40,9 @@ struct ReplicaTensor {
 // Throws ArgumentTypeError where `op` has no meaning for a dtype.
 void reduce_replicas(Combination combination, int packs, std::span<const ReplicaTensor> tensors);
 
+// Bytes of all sources that reduce_replicas has read in this process.
+std::int64_t replica_bytes();
+
 // A contiguous array that consists of `row_bytes` bytes in each of the rows of a ReplicaRows.
 struct RowSource {
   const void* data = nullptr;

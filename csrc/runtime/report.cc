@@ -26,13 +26,18 @@ std::string Report::encode(std::size_t limit) const {
       << message << ' ' << sequence << '\n';
   put_text(out, text.substr(0, limit - kReserve));
   put_text(out, name.substr(0, kReserve / 2));
-  for (const std::int64_t count : counts) {
-    const std::string word = std::to_string(count) + ' ';
-    if (out.str().size() + word.size() > limit) {
-      break;
+  // The number of counts, which separates them from the shapes.
+  std::string words = std::to_string(counts.size()) + ' ';
+  for (const auto* list : {&counts, &shapes}) {
+    for (const std::int64_t value : *list) {
+      const std::string word = std::to_string(value) + ' ';
+      if (out.str().size() + words.size() + word.size() > limit) {
+        return out.str() + words;
+      }
+      words += word;
     }
-    out << word;
   }
+  out << words;
   return out.str().substr(0, limit);
 }
 
@@ -46,8 +51,10 @@ Report Report::decode(const std::string& text) {
   }
   report.text = get_text(in);
   report.name = get_text(in);
-  for (std::int64_t count = 0; in >> count;) {
-    report.counts.push_back(count);
+  std::size_t counts = 0;
+  in >> counts;
+  for (std::int64_t value = 0; in >> value;) {
+    (report.counts.size() < counts ? report.counts : report.shapes).push_back(value);
   }
   return report;
 }

@@ -30,8 +30,35 @@ std::string subject(const Work* work, std::size_t i, int size) {
   return "part " + std::to_string(part) + tensor;
 }
 
+// The shape that begins at `position` of a list of them, as Python writes it; advances the position.
+std::string shape_text(const std::vector<std::int64_t>& shapes, std::size_t& position) {
+  const auto dimensions = static_cast<std::size_t>(shapes[position++]);
+  std::string text = "(";
+  for (std::size_t d = 0; d < dimensions && position < shapes.size(); ++d) {
+    text += (d > 0 ? ", " : "") + std::to_string(shapes[position++]);
+  }
+  return text + (dimensions == 1 ? ",)" : ")");
+}
+
+std::string shape_difference(const Report& a, const Report& b, const Work* work, int size) {
+  std::size_t at = 0;
+  std::size_t bt = 0;
+  for (std::size_t tensor = 0; at < a.shapes.size() && bt < b.shapes.size(); ++tensor) {
+    const std::string left = shape_text(a.shapes, at);
+    const std::string right = shape_text(b.shapes, bt);
+    if (left != right) {
+      return subject(work, tensor, size) + ": rank " + std::to_string(a.reporter) + " has shape " + left + ", rank " +
+             std::to_string(b.reporter) + " has shape " + right;
+    }
+  }
+  return {};
+}
+
 // Which tensors, or parts, of two lists differ, or empty when the lists are not known well enough.
 std::string tensor_difference(const Report& a, const Report& b, const Work* work, int size) {
+  if (std::string shapes = shape_difference(a, b, work, size); !shapes.empty()) {
+    return shapes;
+  }
   if (a.counts.empty() || b.counts.empty()) {
     return {};
   }

@@ -40,9 +40,21 @@ struct Call {
   // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
   // of Problem::counts; a list of tensors has as many entries for each part as there are tensors.
   std::vector<std::int64_t> lengths;
+  // Where ranks must agree about shapes, not only about lengths: of each input, the number of dimensions, then these.
+  std::vector<std::int64_t> shapes;
   Message message;
   double timeout_s = -1;  // the communicator's when negative
   std::string name;
+
+  // What does not depend on the tensors.
+  Problem problem() const {
+    Problem result;
+    result.collective = collective;
+    result.op = op;
+    result.dtype = dtype;
+    result.root = root;
+    return result;
+  }
 };
 
 enum class WorkState : std::uint8_t { kQueued, kActive, kDone, kFailed };
@@ -59,6 +71,7 @@ struct Work {
   std::vector<Span> input_spans;
   std::vector<Span> output_spans;
   std::vector<std::int64_t> counts;     // elements of each tensor of the list as it was given, or Call::lengths
+  std::vector<std::int64_t> shapes;     // Call::shapes
   std::int64_t input_heap_offset = -1;  // symmetric memory
   std::int64_t output_heap_offset = -1;
   bool is_packed = false;  // a short list of tensors, packed before and unpacked after

@@ -1,0 +1,140 @@
+#include "bindings/tensorflow/flights.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <new>
+#include <thread>
+
+#include "core/error.h"
+
+namespace collectives::tensorflow {
+namespace {
+
+// TensorFlow copies memory that is aligned less, and then lets go of ours at once.
+constexpr std::align_val_t kAlignment{64};
+
+// How long one engine is driven while others have flights too.
+constexpr double kTurnSeconds = 0.001;
+
+}  // namespace
+
+// Never deleted: its thread sleeps in it until the process is gone.
+Flights& Flights::instance() {
+  static auto* const made = new Flights;
+  return *made;
+}
+
+Flights::Flights() {
+  // Signals are for the threads of the program: Python expects them on its main thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread([this] { loop(); });
+  pthread_setname_np(thread.native_handle(), "collectives-tf");
+  thread.detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Tensor Flights::launch(std::shared_ptr<Flight> flight) {
+  auto* const number = new (kAlignment) std::int64_t;
+  const bool finished = flight->work->finished();
+  {
+    const std::lock_guard guard(mutex_);
+    *number = next_++;
+    if (!finished) {
+      pending_.push_back(flight);
+    }
+    flights_.emplace(*number, std::move(flight));
+  }
+  if (!finished) {
+    wake_.notify_one();
+  }
+  return Tensor(api().TF_NewTensor(kTfInt64, nullptr, 0, number, sizeof *number, drop, nullptr));
+}
+
+void Flights::drop(void* data, std::size_t /*bytes*/, void* /*argument*/) {
+  auto* const number = static_cast<std::int64_t*>(data);
+  std::shared_ptr<Flight> flight;  // deleted without the lock: that may be the end of a communicator
+  {
+    Flights& all = instance();
+    const std::lock_guard guard(all.mutex_);
+    if (auto found = all.flights_.extract(*number); !found.empty()) {
+      flight = std::move(found.mapped());
+    }
+  }
+  operator delete(number, kAlignment);
+}
+
+std::shared_ptr<Flight> Flights::find(const TfTensor* handle) {
+  const std::int64_t number = *reinterpret_cast<const std::int64_t*>(span_of(handle).data);
+  const std::lock_guard guard(mutex_);
+  const auto found = flights_.find(number);
+  if (found == flights_.end()) {
+    throw CollectivesError(ErrorKind::kClosed,
+                           "no collective has the handle " + std::to_string(number) +
+                               "; a handle is good in the step and the process that made it only",
+                           {});
+  }
+  return found->second;
+}
+
+void Flights::when_over(const std::shared_ptr<Flight>& flight, std::function<void()> over) {
+  {
+    const std::lock_guard guard(mutex_);
+    // One that is finished may still be pending; then the thread has not come to it yet.
+    if (!flight->work->finished()) {
+      flight->over = std::move(over);
+      return;
+    }
+  }
+  over();
+}
+
+bool Flights::any_over() {
+  const std::lock_guard guard(mutex_);
+  return std::any_of(pending_.begin(), pending_.end(), [](const auto& flight) { return flight->work->finished(); });
+}
+
+std::vector<std::shared_ptr<Flight>> Flights::take_over() {
+  const std::lock_guard guard(mutex_);
+  const auto begin = std::stable_partition(pending_.begin(), pending_.end(),
+                                           [](const auto& flight) { return !flight->work->finished(); });
+  std::vector<std::shared_ptr<Flight>> over(std::make_move_iterator(begin), std::make_move_iterator(pending_.end()));
+  pending_.erase(begin, pending_.end());
+  return over;
+}
+
+void Flights::loop() {
+  std::size_t turn = 0;
+  for (;;) {
+    std::shared_ptr<Engine> engine;
+    bool alone = true;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return !pending_.empty(); });
+      engine = pending_[turn++ % pending_.size()]->communicator->engine();
+      alone = std::all_of(pending_.begin(), pending_.end(),
+                          [&](const auto& flight) { return flight->communicator->engine() == engine; });
+    }
+    {
+      const std::lock_guard guard(engine->lock());
+      // A flight of another engine may come at any time, so even a single engine is left now and then.
+      engine->wait([&] { return any_over(); }, alone ? 20 * kTurnSeconds : kTurnSeconds);
+    }
+    for (const std::shared_ptr<Flight>& flight : take_over()) {
+      std::function<void()> over;
+      {
+        const std::lock_guard guard(mutex_);
+        over = std::move(flight->over);
+      }
+      if (over) {
+        over();
+      }
+    }
+  }
+}
+
+}  // namespace collectives::tensorflow

@@ -1,0 +1,207 @@
+#include "bindings/tensorflow/kernel.h"
+
+#include <regex>
+#include <stdexcept>
+#include <utility>
+
+#include "core/error.h"
+
+namespace collectives::tensorflow {
+namespace {
+
+// TF_DataType and our element type.
+constexpr std::pair<int, DType> kTypes[] = {
+    {19, DType::kFloat16},    {14, DType::kBFloat16}, {1, DType::kFloat32},     {2, DType::kFloat64},
+    {6, DType::kInt8},        {5, DType::kInt16},     {3, DType::kInt32},       {kTfInt64, DType::kInt64},
+    {4, DType::kUInt8},       {17, DType::kUInt16},   {22, DType::kUInt32},     {23, DType::kUInt64},
+    {10, DType::kBool},       {8, DType::kComplex64}, {18, DType::kComplex128}, {25, DType::kFloat8E4M3FN},
+    {24, DType::kFloat8E5M2},
+};
+
+Code code_of(const std::exception& error) {
+  if (const auto* ours = dynamic_cast<const CollectivesError*>(&error); ours != nullptr) {
+    switch (ours->kind()) {
+      case ErrorKind::kMismatch:
+        return Code::kInvalidArgument;
+      case ErrorKind::kPeer:
+        return Code::kUnavailable;
+      case ErrorKind::kDeadline:
+        return Code::kDeadlineExceeded;
+      case ErrorKind::kClosed:
+      case ErrorKind::kForked:
+      case ErrorKind::kBackend:
+        return Code::kFailedPrecondition;
+      case ErrorKind::kNone:
+      case ErrorKind::kGeneric:
+        return Code::kInternal;
+    }
+  }
+  return dynamic_cast<const std::invalid_argument*>(&error) != nullptr ? Code::kInvalidArgument : Code::kInternal;
+}
+
+}  // namespace
+
+void check(const TfStatus* status) {
+  if (api().TF_GetCode(status) != 0) {
+    throw std::runtime_error(api().TF_Message(status));
+  }
+}
+
+Status status_of(const std::exception& error) {
+  Status status = new_status();
+  api().TF_SetStatus(status.get(), static_cast<int>(code_of(error)), error.what());
+  return status;
+}
+
+DType dtype_of(const TfTensor* tensor, const std::string& what) {
+  const int type = api().TF_TensorType(tensor);
+  for (const auto& [theirs, ours] : kTypes) {
+    if (theirs == type) {
+      return ours;
+    }
+  }
+  throw ArgumentTypeError(what + " has an element type that cannot travel (TF_DataType " + std::to_string(type) +
+                          "); numbers and bool can");
+}
+
+std::vector<std::int64_t> shape_of(const TfTensor* tensor) {
+  std::vector<std::int64_t> shape(api().TF_NumDims(tensor));
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    shape[d] = api().TF_Dim(tensor, static_cast<int>(d));
+  }
+  return shape;
+}
+
+Span span_of(const TfTensor* tensor) {
+  return {static_cast<std::byte*>(api().TF_TensorData(tensor)),
+          static_cast<std::int64_t>(api().TF_TensorByteSize(tensor))};
+}
+
+Tensor input(TfContext* context, int index) {
+  const Status status = new_status();
+  TfTensor* tensor = nullptr;
+  api().TF_GetInput(context, index, &tensor, status.get());
+  check(status.get());
+  return Tensor(tensor);
+}
+
+void set_output(TfContext* context, int index, const TfTensor* tensor) {
+  const Status status = new_status();
+  api().TF_SetOutput(context, index, tensor, status.get());
+  check(status.get());
+}
+
+Tensor forward_or_allocate(TfContext* context, int input, int output, const std::vector<std::int64_t>& shape) {
+  const Status status = new_status();
+  int forwarded = -1;
+  Tensor tensor(api().TF_ForwardInputOrAllocateOutput(context, &input, 1, output, shape.data(),
+                                                      static_cast<int>(shape.size()), &forwarded, status.get()));
+  check(status.get());
+  return tensor;
+}
+
+std::int64_t integer_attribute(TfConstruction* construction, const char* name) {
+  const Status status = new_status();
+  std::int64_t value = 0;
+  api().TF_OpKernelConstruction_GetAttrInt64(construction, name, &value, status.get());
+  check(status.get());
+  return value;
+}
+
+double float_attribute(TfConstruction* construction, const char* name) {
+  const Status status = new_status();
+  float value = 0;
+  api().TF_OpKernelConstruction_GetAttrFloat(construction, name, &value, status.get());
+  check(status.get());
+  return value;
+}
+
+std::string string_attribute(TfConstruction* construction, const char* name) {
+  const Status status = new_status();
+  std::int32_t length = 0;
+  std::int32_t bytes = 0;
+  api().TF_OpKernelConstruction_GetAttrSize(construction, name, &length, &bytes, status.get());
+  check(status.get());
+  std::string value(bytes, '\0');
+  if (bytes > 0) {
+    api().TF_OpKernelConstruction_GetAttrString(construction, name, value.data(), value.size(), status.get());
+    check(status.get());
+  }
+  return value;
+}
+
+std::vector<std::string> strings_attribute(TfConstruction* construction, const char* name) {
+  const Status status = new_status();
+  std::int32_t length = 0;
+  std::int32_t bytes = 0;
+  api().TF_OpKernelConstruction_GetAttrSize(construction, name, &length, &bytes, status.get());
+  check(status.get());
+  if (length <= 0) {
+    return {};
+  }
+  std::vector<char*> values(length);
+  std::vector<std::size_t> lengths(length);
+  std::string storage(bytes, '\0');
+  api().TF_OpKernelConstruction_GetAttrStringList(construction, name, values.data(), lengths.data(), length,
+                                                  storage.data(), storage.size(), status.get());
+  check(status.get());
+  std::vector<std::string> result;
+  for (std::int32_t i = 0; i < length; ++i) {
+    result.emplace_back(values[i], lengths[i]);
+  }
+  return result;
+}
+
+std::string with_names(const std::string& text, const std::vector<std::string>& names) {
+  static const std::regex kNumbered("tensor ([0-9]+)");
+  std::string result;
+  auto position = text.cbegin();
+  for (std::sregex_iterator match(text.begin(), text.end(), kNumbered), end; match != end; ++match) {
+    result.append(position, match->suffix().first);
+    position = match->suffix().first;
+    const std::string digits = (*match)[1].str();
+    const std::size_t number = digits.size() < 9 ? std::stoul(digits) : names.size();
+    if (number < names.size()) {
+      result += " ('" + names[number] + "')";
+    }
+  }
+  return result.append(position, text.cend());
+}
+
+void register_op(const OpDefinition& definition) {
+  TfOpDefinitionBuilder* const builder = api().TF_NewOpDefinitionBuilder(definition.name);
+  for (const char* attribute : definition.attributes) {
+    api().TF_OpDefinitionBuilderAddAttr(builder, attribute);
+  }
+  for (const char* input : definition.inputs) {
+    api().TF_OpDefinitionBuilderAddInput(builder, input);
+  }
+  for (const char* output : definition.outputs) {
+    api().TF_OpDefinitionBuilderAddOutput(builder, output);
+  }
+  api().TF_OpDefinitionBuilderSetIsStateful(builder, definition.stateful);
+  api().TF_OpDefinitionBuilderSetShapeInferenceFunction(
+      builder, definition.shapes != nullptr ? definition.shapes : [](TfShapeContext* context, TfStatus* status) {
+        api().TF_ShapeInferenceContextSetUnknownShape(context, status);
+      });
+  const Status status = new_status();
+  api().TF_RegisterOpDefinition(builder, status.get());  // takes the builder
+  check(status.get());
+}
+
+void register_kernel(const char* op, TfKernelBuilder* builder) {
+  const Status status = new_status();
+  api().TF_RegisterKernelBuilder(op, builder, status.get());  // takes the builder
+  check(status.get());
+}
+
+void same_shape(TfShapeContext* context, int input, int output, TfStatus* status) {
+  TfShape* const shape = api().TF_NewShapeHandle();
+  api().TF_ShapeInferenceContextGetInput(context, input, shape, status);
+  if (api().TF_GetCode(status) == 0) {
+    api().TF_ShapeInferenceContextSetOutput(context, output, shape, status);
+  }
+  api().TF_DeleteShapeHandle(shape);
+}
+
+}  // namespace collectives::tensorflow

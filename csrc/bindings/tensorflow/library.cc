@@ -1,0 +1,31 @@
+// Registers the ops when TensorFlow loads this library.
+
+#include <exception>
+#include <string>
+
+#include "bindings/tensorflow/kernel.h"
+
+namespace collectives::tensorflow {
+namespace {
+
+std::string register_all() {
+  std::string problem = load_api();
+  if (problem.empty()) {
+    try {
+      register_reduce_replicas();
+      register_start();
+      register_wait();
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  return problem;
+}
+
+const std::string g_problem = register_all();
+
+}  // namespace
+}  // namespace collectives::tensorflow
+
+// Why the ops could not be registered, or "": a library can report nothing while it is being loaded.
+extern "C" const char* collectives_tensorflow_problem() { return collectives::tensorflow::g_problem.c_str(); }

@@ -1,0 +1,80 @@
+// CollectivesWait: gives the results of a collective that was started, when it is over. An asynchronous kernel: it
+// keeps no thread of TensorFlow, so any number may be in flight with a single one.
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "bindings/tensorflow/flights.h"
+#include "bindings/tensorflow/kernel.h"
+#include "core/error.h"
+
+namespace collectives::tensorflow {
+namespace {
+
+constexpr const char* kOpName = "CollectivesWait";
+
+using Done = std::function<void()>;
+
+// TensorFlow passes the address of a std::function on its stack, which is gone when the kernel returns; C has no
+// function that keeps it. So it is moved away, which leans on the layout of libstdc++ that both sides are built with
+// (tests/test_tensorflow_ops.py has a test for it).
+Done take(void* done) { return std::move(*static_cast<Done*>(done)); }
+
+void fail(TfContext* context, const std::exception& error) {
+  api().TF_OpKernelContext_Failure(context, status_of(error).get());
+}
+
+void finish(TfContext* context, Flight& flight) {
+  try {
+    if (const CollectivesError* error = flight.work->error.get(); error != nullptr) {
+      throw CollectivesError(error->kind(), with_names(error->what(), flight.names), error->context());
+    }
+    if (flight.outputs.empty()) {
+      throw CollectivesError(ErrorKind::kGeneric, "a collective was waited for twice", {});
+    }
+    for (std::size_t i = 0; i < flight.outputs.size(); ++i) {
+      set_output(context, static_cast<int>(i), flight.outputs[i].get());
+    }
+    // Ops that come after may then write into their memory.
+    flight.outputs.clear();
+    flight.inputs.clear();
+  } catch (const std::exception& error) {
+    fail(context, error);
+  }
+}
+
+void wait(void* /*kernel*/, TfContext* context, void* done_on_stack) {
+  const Done done = take(done_on_stack);
+  try {
+    const Tensor handle = input(context, 0);
+    const std::shared_ptr<Flight> flight = Flights::instance().find(handle.get());
+    Flights::instance().when_over(flight, [context, flight, done] {
+      finish(context, *flight);
+      done();
+    });
+  } catch (const std::exception& error) {
+    fail(context, error);
+    done();
+  }
+}
+
+// The outputs are like the inputs after the handle.
+void wait_shapes(TfShapeContext* context, TfStatus* status) {
+  const auto inputs = static_cast<int>(api().TF_ShapeInferenceContextNumInputs(context));
+  for (int i = 1; i < inputs && api().TF_GetCode(status) == 0; ++i) {
+    same_shape(context, i, i - 1, status);
+  }
+}
+
+}  // namespace
+
+// Not stateful, which would put it into the chain of the token.
+void register_wait() {
+  register_op({kOpName, {"T: list(type) >= 1"}, {"handle: int64", "results: T"}, {"values: T"}, false, wait_shapes});
+  register_kernel(kOpName, api().TF_NewAsyncKernelBuilder(
+                               kOpName, "CPU", [](TfConstruction*) -> void* { return new char; }, wait,
+                               [](void* kernel) { delete static_cast<char*>(kernel); }));
+}
+
+}  // namespace collectives::tensorflow

@@ -1,0 +1,237 @@
+"""The native ops of ``_tensorflow.so``, as functions on tensors, in eager mode and in graphs.
+
+A collective across processes is two ops. ``Start`` hands it to the engine and returns at once; all Starts of a group take
+the same resource, its token, so TensorFlow runs them in program order, in nested functions too, and every worker issues
+its collectives in the same order. ``Wait`` gives the results; it is outside that chain and keeps no thread, so any number
+of collectives can be in flight whatever the number of inter-op threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from .. import _core
+from .._environment import read_num_threads
+from ..communicator import Communicator
+
+__all__ = ["Group", "all_gather", "all_reduce", "broadcast", "reduce_replicas", "replica_bytes"]
+
+_SHOWN = 4  # names of tensors in the name of a fused call
+
+
+def _load() -> Any:
+    path = str(Path(_core.__file__).with_name("_tensorflow.so"))
+    ops = tf.load_op_library(path)
+    problem = ctypes.CDLL(path).collectives_tensorflow_problem
+    problem.restype = ctypes.c_char_p
+    if text := problem().decode():
+        raise ImportError(f"collectives.tensorflow cannot work with TensorFlow {tf.__version__}: {text}")
+    return ops
+
+
+_native = _load()
+_core._limit_threads(read_num_threads())
+_numbers = itertools.count()
+
+
+class Group:
+    """The ranks of a communicator, as the ops below see them.
+
+    Attributes:
+        communicator: the communicator. The group keeps it open.
+        rank, size: of this process in it.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self.number = _core._number_of(communicator)
+        self._name = f"collectives_token_{next(_numbers)}"
+        self._token: Any = None  # of eager mode and of all functions in it
+        self._tokens: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of graphs of TensorFlow 1
+        self._latest: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # Start in such a graph
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+        return self  # there is one of each communicator
+
+    def token(self) -> Any:
+        """The resource that all Starts take."""
+        with tf.init_scope(), tf.device("CPU:0"):
+            if tf.executing_eagerly():
+                if self._token is None:
+                    self._token = self._make_token()
+                return self._token
+            graph = tf.compat.v1.get_default_graph()
+            if graph not in self._tokens:
+                self._tokens[graph] = self._make_token()
+            return self._tokens[graph]
+
+    def _make_token(self) -> Any:
+        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=self._name)
+
+    def after_latest(self) -> Any:
+        """Control dependencies that order Starts where TensorFlow does not: in graphs that are no functions."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if graph is None or graph.building_function or graph not in self._latest:
+            return tf.control_dependencies([])
+        return tf.control_dependencies([self._latest[graph]])
+
+    def remember(self, handle: Any) -> None:
+        if not tf.executing_eagerly() and not handle.graph.building_function:
+            self._latest[handle.graph] = handle.op
+
+
+def reduce_replicas(
+    tensors: Sequence[Sequence[Any]],
+    op: str,
+    combination: str,
+    packs: int = 1,
+    *,
+    names: Sequence[str] | None = None,
+) -> list[Any]:
+    """Reduces tensors over the replicas of this process, all in one op and one pass over memory.
+
+    Args:
+        tensors: for each tensor the values of all replicas, alike in shape and dtype; these may differ between tensors.
+        op: "sum", "avg" (not for integers), "min", "max" or "prod".
+        combination: the order in which values are combined: "canonical", "halves" or "chain", as in
+            ``collectives.cross_device_ops``.
+        packs: for "chain", the number of packs.
+        names: what errors call the tensors.
+
+    Returns:
+        One tensor for each of ``tensors``.
+    """
+    flat = [value for values in tensors for value in values]
+    with tf.device("CPU:0"):
+        results = _native.collectives_reduce_replicas(
+            values=flat,
+            R=[values[0].dtype for values in tensors],
+            replicas=len(tensors[0]),
+            packs=packs,
+            op=op,
+            combination=combination,
+            names=list(names or []),
+        )
+    for result, values in zip(results, tensors, strict=True):
+        result.set_shape(values[0].shape)
+    return list(results)
+
+
+def replica_bytes() -> int:
+    """Bytes of the inputs of all reductions over replicas that this process has done."""
+    return _core._replica_bytes()
+
+
+def all_reduce(
+    group: Group,
+    tensors: Sequence[Any],
+    op: str,
+    *,
+    names: Sequence[str] | None = None,
+    name: str | None = None,
+    algorithm: str = "auto",
+    timeout: float | None = None,
+) -> list[Any]:
+    """Reduces tensors of one dtype over the ranks of a group, in one fused collective.
+
+    Args:
+        group: all its ranks make the same call.
+        tensors: of this rank; the shapes must be the same on all ranks.
+        op: "sum", "avg" (not for integers), "min", "max" or "prod".
+        names: what errors call the tensors.
+        name: what errors call the collective; made of ``names`` when it is not given.
+        algorithm: of ``collectives.Communicator.all_reduce``.
+        timeout: seconds; ``None``: that of the communicator.
+
+    Returns:
+        The results, in the order of ``tensors``.
+
+    Raises (when the op runs):
+        tf.errors.InvalidArgumentError: ranks disagree about the call.
+        tf.errors.UnavailableError: a rank died or left.
+        tf.errors.DeadlineExceededError: a rank did not come in time.
+    """
+    return _run(group, "all_reduce", tensors, names, name, timeout, op=op, algorithm=algorithm)
+
+
+def broadcast(
+    group: Group,
+    tensors: Sequence[Any],
+    root: int = 0,
+    *,
+    names: Sequence[str] | None = None,
+    name: str | None = None,
+    timeout: float | None = None,
+) -> list[Any]:
+    """Gives all ranks the tensors of the root. Arguments and errors are those of ``all_reduce``."""
+    return _run(group, "broadcast", tensors, names, name, timeout, root=root)
+
+
+def all_gather(group: Group, tensor: Any, *, name: str | None = None, timeout: float | None = None) -> Any:
+    """Joins the tensors of all ranks along axis 0, in which their lengths may differ.
+
+    The ranks tell each other these lengths first, by a small collective. Arguments and errors are those of ``all_reduce``.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    with tf.device("CPU:0"):
+        own = tf.reshape(tf.shape(tensor, out_type=tf.int64)[0], [1])
+        rows = _gather_rows(group, own, tf.ones([group.size], tf.int64), f"rows of {name or 'a tensor'}", timeout)
+        rows.set_shape([group.size])
+    return _gather_rows(group, tensor, rows, name, timeout)
+
+
+def _gather_rows(group: Group, tensor: Any, rows: Any, name: str | None, timeout: float | None) -> Any:
+    (result,) = _run(group, "all_gather", [tensor], None, name, timeout, rows=rows)
+    result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
+    return result
+
+
+def _run(
+    group: Group,
+    collective: str,
+    tensors: Sequence[Any],
+    names: Sequence[str] | None,
+    name: str | None,
+    timeout: float | None,
+    *,
+    rows: Any = None,
+    **attributes: Any,
+) -> list[Any]:
+    names = list(names or [])
+    if name is None:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        name = ", ".join(names[:_SHOWN]) + more
+    start = _native.collectives_start if rows is None else _native.collectives_start_gather
+    token = group.token()
+    with tf.device("CPU:0"), group.after_latest():
+        started = start(
+            values=list(tensors),
+            rows=tf.zeros([0], tf.int64) if rows is None else rows,
+            token=token,
+            communicator=group.number,
+            collective=collective,
+            timeout=-1.0 if timeout is None else timeout,
+            call_name=name,
+            names=names,
+            **attributes,
+        )
+        group.remember(started.handle)
+        return list(_native.collectives_wait(handle=started.handle, results=started.results))
+
+
+@tf.RegisterGradient("CollectivesReduceReplicas")
+def _reduce_replicas_gradient(op: Any, *gradients: Any) -> list[Any]:
+    kind, replicas = op.get_attr("op").decode(), op.get_attr("replicas")
+    if kind not in ("sum", "avg"):
+        raise LookupError(f"the gradient of a reduction by {kind!r} is not defined here; sum and avg have one")
+    scaled = gradients if kind == "sum" else [g / tf.cast(replicas, g.dtype) for g in gradients]
+    return [gradient for gradient in scaled for _ in range(replicas)]
