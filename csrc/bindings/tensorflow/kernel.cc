@@ -180,6 +180,10 @@ void register_op(const OpDefinition& definition) {
     api().TF_OpDefinitionBuilderAddOutput(builder, output);
   }
   api().TF_OpDefinitionBuilderSetIsStateful(builder, definition.stateful);
+  // TensorFlow turns the error "unavailable" of all other ops into "internal".
+  if (definition.communicates && api().set_is_distributed_communication != nullptr) {
+    api().set_is_distributed_communication(builder);
+  }
   api().TF_OpDefinitionBuilderSetShapeInferenceFunction(
       builder, definition.shapes != nullptr ? definition.shapes : [](TfShapeContext* context, TfStatus* status) {
         api().TF_ShapeInferenceContextSetUnknownShape(context, status);

@@ -85,6 +85,7 @@ struct OpDefinition {
   std::vector<const char*> inputs;
   std::vector<const char*> outputs;
   bool stateful = false;
+  bool communicates = false;  // between processes
   void (*shapes)(TfShapeContext*, TfStatus*) = nullptr;
 };
 void register_op(const OpDefinition& definition);
