@@ -91,6 +91,31 @@ def test_reduce_replicas_has_the_bits_of_cross_device_ops(combination, in_functi
             assert same_bits(result, wanted)
 
 
+@pytest.mark.parametrize("combination", COMBINATIONS)
+@pytest.mark.parametrize("kept", [None, 0, 1], ids=["nothing", "first", "second"])
+def test_the_result_takes_the_place_of_a_value(combination, kept):
+    """Values that only the reduction needs are overwritten, others are not, and the result is the same."""
+    for replicas in (2, 3, 5, 9):
+        arrays = [[numbers((1000,), d, 10 * k + r) for r in range(replicas)] for k, d in enumerate(DTYPES[:4])]
+        tensors = [[tf.constant(a) for a in values] for values in arrays]
+        expected = _ops.reduce_replicas(tensors, "sum", combination)
+
+        @tf.function
+        def reduce(tensors):
+            temporary = [[tf.reverse(t, [0]) for t in values] for values in tensors]
+            results = _ops.reduce_replicas(temporary, "sum", combination)
+            return [tf.reverse(t, [0]) for t in results], [] if kept is None else [t[kept] for t in temporary]
+
+        results, others = reduce(tensors)
+        if combination == "chain":  # its order depends on the position
+            assert all(
+                np.allclose(r.numpy().astype("f8"), e.numpy().astype("f8"), 0.05) for r, e in zip(results, expected, strict=True)
+            )
+        else:
+            assert all(same_bits(r, e) for r, e in zip(results, expected, strict=True))
+        assert all(same_bits(o, values[kept][::-1]) for o, values in zip(others, arrays, strict=False))
+
+
 def test_the_gradient_of_reduce_replicas():
     values = [tf.constant([1.0, 2.0]), tf.constant([3.0, 5.0])]
     for op, scale in (("sum", 1.0), ("avg", 0.5)):
@@ -113,7 +138,11 @@ def test_values_of_replicas_that_are_not_alike():
 def test_collectives_between_ranks(size, in_function):
     def work(group):
         def step(seed):
-            fused = [numbers((4, 3), tf.float32, seed), numbers((0, 2), tf.float32, seed), numbers((), tf.float32, seed)]
+            fused = [
+                numbers((4, 3), tf.float32, seed),
+                numbers((0, 2), tf.float32, seed),
+                numbers((), tf.float32, seed),
+            ]
             reduced = _ops.all_reduce(group, [tf.constant(a) for a in fused], "sum", names=["a", "b", "c"])
             (root,) = _ops.broadcast(group, [tf.constant(fused[0])], root=size - 1)
             gathered = _ops.all_gather(group, tf.fill([group.rank, 2], group.rank))
@@ -302,7 +331,10 @@ def test_wrong_arguments():
     (communicator,) = collectives.local_group(1)
     group = _ops.Group(communicator)
     for call, text in (
-        (lambda: _ops.all_reduce(group, [tf.ones(2), tf.ones(2, tf.int32)], "sum", names=["a", "b"]), "'b' is of type int32"),
+        (
+            lambda: _ops.all_reduce(group, [tf.ones(2), tf.ones(2, tf.int32)], "sum", names=["a", "b"]),
+            "'b' is of type int32",
+        ),
         (lambda: _ops.all_reduce(group, [tf.constant(["a"])], "sum", names=["words"]), "'words' has an element type"),
         (lambda: _ops.all_reduce(group, [tf.ones(2, tf.int32)], "avg"), "avg"),
         (lambda: _ops.all_reduce(group, [tf.ones(2)], "most"), "most"),
