@@ -9,24 +9,23 @@ namespace collectives {
 class Lock {
  public:
   void lock() {
-    if (state_.exchange(1, std::memory_order_acquire) == 0) {
-      return;
+    if (state_.exchange(1, std::memory_order_acquire) != 0) {
+      lock_slowly();
     }
-    contenders_.fetch_add(1, std::memory_order_relaxed);
-    // 2: locked, and somebody sleeps.
-    while (state_.exchange(2, std::memory_order_acquire) != 0) {
-      state_.wait(2, std::memory_order_relaxed);
-    }
-    contenders_.fetch_sub(1, std::memory_order_relaxed);
   }
   void unlock() {
     if (state_.exchange(0, std::memory_order_release) == 2) {
-      state_.notify_one();
+      wake_one();
     }
   }
   bool contended() const { return contenders_.load(std::memory_order_relaxed) != 0; }
 
  private:
+  // Not std::atomic::wait: that of libstdc++ skips the system call when a table says that nobody waits, and each of our
+  // shared libraries can have a table of its own.
+  void lock_slowly();
+  void wake_one();
+
   std::atomic<std::uint32_t> state_{0};
   std::atomic<std::uint32_t> contenders_{0};
 };

@@ -18,6 +18,18 @@ constexpr std::align_val_t kAlignment{64};
 // How long one engine is driven while others have flights too.
 constexpr double kTurnSeconds = 0.001;
 
+// From this size on a collective goes on in the background from its start. A smaller one has done what its peers need
+// of it when it was posted, and waking the thread costs more than the whole collective.
+constexpr std::int64_t kBackgroundBytes = 64 << 10;
+
+// Workers that train in step come to a collective at nearly the same time; so it is worth that many seconds of a thread
+// of TensorFlow to save the way through ours, which takes longer.
+constexpr double kBriefSeconds = 300e-6;
+
+bool needs_thread(const std::shared_ptr<Flight>& flight) {
+  return flight->over != nullptr || flight->work->finished() || flight->work->output.bytes >= kBackgroundBytes;
+}
+
 }  // namespace
 
 // Never deleted: its thread sleeps in it until the process is gone.
@@ -41,15 +53,17 @@ Flights::Flights() {
 Tensor Flights::launch(std::shared_ptr<Flight> flight) {
   auto* const number = new (kAlignment) std::int64_t;
   const bool finished = flight->work->finished();
+  bool background = flight->work->output.bytes >= kBackgroundBytes;
   {
     const std::lock_guard guard(mutex_);
     *number = next_++;
     if (!finished) {
       pending_.push_back(flight);
     }
-    flights_.emplace(*number, std::move(flight));
+    background = background && !finished;
+    flights_.emplace(*number, flight);
   }
-  if (!finished) {
+  if (background) {
     wake_.notify_one();
   }
   return Tensor(api().TF_NewTensor(kTfInt64, nullptr, 0, number, sizeof *number, drop, nullptr));
@@ -82,15 +96,24 @@ std::shared_ptr<Flight> Flights::find(const TfTensor* handle) {
 }
 
 void Flights::when_over(const std::shared_ptr<Flight>& flight, std::function<void()> over) {
+  try {
+    flight->communicator->wait(*flight->work, kBriefSeconds);
+  } catch (const CollectivesError&) {
+    // That of the work, which is finished: its reader finds it there.
+  }
   {
     const std::lock_guard guard(mutex_);
     // One that is finished may still be pending; then the thread has not come to it yet.
     if (!flight->work->finished()) {
       flight->over = std::move(over);
-      return;
+      over = nullptr;
     }
   }
-  over();
+  if (over) {
+    over();
+  } else {
+    wake_.notify_one();
+  }
 }
 
 bool Flights::any_over() {
@@ -114,7 +137,7 @@ void Flights::loop() {
     bool alone = true;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return !pending_.empty(); });
+      wake_.wait(lock, [&] { return std::any_of(pending_.begin(), pending_.end(), needs_thread); });
       engine = pending_[turn++ % pending_.size()]->communicator->engine();
       alone = std::all_of(pending_.begin(), pending_.end(),
                           [&](const auto& flight) { return flight->communicator->engine() == engine; });
