@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # nothing about drivers that are not there
-
 import collectives
+import logical_cpus
 import ml_dtypes
 import numpy as np
 import pytest
@@ -20,13 +18,11 @@ from collectives._arrays import adapt, empty
 from conformance import Array
 from pool import Pools
 
-CPUS = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], CPUS)
 EAGER = type(tf.constant(1))
 
 
 def on_the_second(a: Array) -> Any:
-    with tf.device("CPU:1"):
+    with tf.device(logical_cpus.DEVICES[1]):
         return tf.identity(tf.constant(a))
 
 
@@ -91,7 +87,7 @@ def test_results_are_where_the_arguments_were() -> None:
     x = on_the_second(np.ones(3, np.float32))
     assert "CPU:1" in x.device
     assert comm.all_reduce(x).device == x.device
-    with tf.device("CPU:1"):  # what is current does not matter
+    with tf.device(logical_cpus.DEVICES[1]):  # what is current does not matter
         assert comm.all_reduce(y := tf.identity(tf.ones(3))).device == y.device
 
 
