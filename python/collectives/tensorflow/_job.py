@@ -80,8 +80,9 @@ def join(config: TFConfig, timeout: float) -> Group | None:
         ``None`` when this process is alone.
 
     Raises:
-        tf.errors.DeadlineExceededError, tf.errors.UnavailableError, tf.errors.InvalidArgumentError: workers did not come,
-            died, or were started differently.
+        tf.errors.DeadlineExceededError: workers did not come.
+        tf.errors.UnavailableError: one died.
+        tf.errors.InvalidArgumentError: they were started differently.
         RuntimeError: this process is in the job of another cluster, or TensorFlow has no coordination service.
     """
     if config.size == 1:
@@ -97,8 +98,8 @@ def join(config: TFConfig, timeout: float) -> Group | None:
             return group
         if not _private.coordination_is_configured():
             raise RuntimeError(
-                "TensorFlow's coordination service does not run in this process, so the workers cannot find each other. "
-                "Make the strategy in eager mode, as the first thing of the program that uses TensorFlow"
+                "TensorFlow's coordination service does not run in this process, so the workers cannot find each "
+                "other. Make the strategy in eager mode, as the first thing of the program that uses TensorFlow"
             )
         group = Group(_connect(config, timeout))
         _jobs.append((config, group))
@@ -123,8 +124,9 @@ def _connect(config: TFConfig, timeout: float) -> Any:
                 raise tf.errors.DeadlineExceededError(
                     None,
                     None,
-                    f"{_name(config, config.rank)} waited {timeout:g} s for {_name(config, 0)} to say where to meet. Look "
-                    "at what that worker does: every worker makes a strategy of collectives.tensorflow, or plugs one in",
+                    f"{_name(config, config.rank)} waited {timeout:g} s for {_name(config, 0)} to say where to meet. "
+                    "Look at what that worker does: every worker makes a strategy of collectives.tensorflow, or plugs "
+                    "one in",
                 ) from error
             where, token = str(found["address"]), str(found["token"])
         left = max(1.0, end - time.monotonic())
@@ -183,8 +185,8 @@ def _late(config: TFConfig, timeout: float) -> Exception:
     result: Exception = tf.errors.DeadlineExceededError(
         None,
         None,
-        f"{_name(config, config.rank)} waited {timeout:g} s for the {config.size} workers of its cluster to start; {text}. "
-        "Look at the output of the missing workers, or allow more time by timeout_seconds of the "
+        f"{_name(config, config.rank)} waited {timeout:g} s for the {config.size} workers of its cluster to start; "
+        f"{text}. Look at the output of the missing workers, or allow more time by timeout_seconds of the "
         "CommunicationOptions or COLLECTIVES_TIMEOUT. TensorFlow cannot be used in this process any more",
     )
     return result

@@ -137,8 +137,8 @@ def from_cluster(cluster: Any, task_type: Any, task_index: Any, *, source: str =
         )
     if not index < tasks:
         raise ValueError(
-            f"the task of {source} is {task_type} {index}, but its cluster has {tasks} of this type; an index from 0 to "
-            f"{tasks - 1} is accepted"
+            f"the task of {source} is {task_type} {index}, but its cluster has {tasks} of this type; an index from "
+            f"0 to {tasks - 1} is accepted"
         )
     return TFConfig(checked, str(task_type), index)
 

@@ -105,7 +105,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         elif config.size == 1:
             initialize(cluster_resolver)
         else:
-            jobs = {job: len(config.cluster[job]) for job in ("chief", "worker") if job in config.cluster}
+            jobs = {str(job): len(config.cluster[job]) for job in ("chief", "worker") if job in config.cluster}
             _private.configure_coordination(cluster_resolver.cluster_spec(), jobs, timeout)
             _job.start_context(lambda: initialize(cluster_resolver), config, timeout)
         self._group = _job.join(config, timeout)
@@ -118,8 +118,11 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
         if kind == "CPU":
             # TensorFlow takes one; a program that has configured several wants them to be replicas.
-            names = [device.name for device in tf.config.list_logical_devices("CPU")]
-            devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(len(names)))
+            # Those of the other workers are listed too.
+            own = tf.DeviceSpec.from_string(worker_device)
+            listed = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices("CPU")]
+            mine = [cpu for cpu in listed if not worker_device or (cpu.job, cpu.task) == (own.job, own.task)]
+            devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(len(mine)))
         return devices, kind
 
     def _get_variable_creator_initial_value(self, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
@@ -192,8 +195,8 @@ def _config_of(resolver: Any) -> TFConfig | None:
         return read_tf_config()
     if not isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
         raise TypeError(
-            f"cluster_resolver is {resolver!r}; a tf.distribute.cluster_resolver.ClusterResolver is accepted, or None for "
-            "TF_CONFIG"
+            f"cluster_resolver is {resolver!r}; a tf.distribute.cluster_resolver.ClusterResolver is accepted, or None "
+            "for TF_CONFIG"
         )
     if isinstance(resolver, tf.distribute.cluster_resolver.TFConfigClusterResolver) and read_tf_config() is None:
         return None
