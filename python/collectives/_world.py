@@ -114,6 +114,23 @@ def init(
     return communicators[0] if replicas is None else communicators
 
 
+def join(environment: Environment, timeout: float | None) -> Communicator:
+    """Joins a job whose members found each other by other means than ``init``, of whose world it is independent.
+
+    Args:
+        environment: the place of this process; its ``timeout`` is for starting. Without replicas.
+        timeout: seconds that each collective may take, 600 by default.
+
+    Raises:
+        CollectivesError: as ``init``.
+    """
+    options = _options(timeout)
+    handles = _core.local_group(1, options) if environment.size == 1 else _connect(environment, options)
+    communicator = Communicator(handles[0])
+    _leaving.register(communicator)
+    return communicator
+
+
 def _refuse_second_world() -> None:
     existing = [communicator for reference in _world if (communicator := reference()) is not None]
     existing = [communicator for communicator in existing if not communicator.closed]

@@ -6,13 +6,18 @@ test named after it says which. Each comes with the reason why the documented in
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy as _collective_strategy
 from tensorflow.python.distribute import cross_device_ops as _cross_device_ops
 from tensorflow.python.distribute import distribute_lib as _distribute_lib
 from tensorflow.python.distribute import distribute_utils as _distribute_utils
+from tensorflow.python.distribute import multi_worker_util as _multi_worker_util
 from tensorflow.python.distribute import values as _values
+from tensorflow.python.eager import context as _context
+from tensorflow.python.trackable import base as _trackable
 
 # What a strategy hands to its cross-device ops; there is no documented way to make or recognise one.
 PerReplica: Any = _values.PerReplica
@@ -47,4 +52,123 @@ def set_cross_device_ops(strategy: tf.distribute.Strategy, ops: tf.distribute.Cr
     strategy.extended._cross_device_ops = ops
 
 
-# Names for several workers
+# Names for several workers. TensorFlow's strategy for them has no argument for its ops; all of this is how ours makes
+# them itself.
+
+# The strategy asserts that its ops are of this class.
+CollectiveAllReduce: Any = _cross_device_ops.CollectiveAllReduce
+
+# What makes devices, variables and ops of MultiWorkerMirroredStrategy; ours overrides three steps of it.
+CollectiveAllReduceExtended: Any = _collective_strategy.CollectiveAllReduceExtended
+
+# Its methods that ours override.
+EXTENDED_MEMBERS = (
+    "_initialize_strategy",
+    "_initialize_local",
+    "_initialize_multi_worker",
+    "_initialize_local_devices",
+    "_get_variable_creator_initial_value",
+    "_reduce_to",
+    "_replica_ctx_all_reduce",
+    "_use_merge_call",
+)
+
+# Seconds without a heartbeat after which TensorFlow's coordination service gives a worker up. It then fails its own
+# collectives only, which nothing here uses; the engine sees a death itself, and sooner.
+COORDINATION_HEARTBEAT = 600.0
+
+# A value of a checkpoint that stands in for the initial value of a variable.
+CheckpointInitialValue: Any = _trackable.CheckpointInitialValue
+
+
+def get_extended_ops(extended: Any) -> tuple[Any, Any]:
+    """The ops of a multi-worker strategy for its devices and for its host."""
+    return extended._cross_device_ops, extended._host_cross_device_ops
+
+
+def set_extended_ops(extended: Any, ops: Any, host_ops: Any) -> None:
+    """Replaces both."""
+    get_extended_ops(extended)  # so that a release that renames one fails here
+    extended._cross_device_ops, extended._host_cross_device_ops = ops, host_ops
+
+
+def number_of_workers(extended: Any) -> int:
+    """Between how many workers a strategy reduces."""
+    return int(extended._num_workers)
+
+
+def communication_options(extended: Any) -> Any:
+    """The CommunicationOptions that a strategy was made with."""
+    return extended._communication_options
+
+
+def mark_server_started(extended: Any) -> None:
+    """Keeps a further strategy from starting TensorFlow's server of this process a second time."""
+    extended._std_server_started = True
+
+
+def coordination_is_configured() -> bool:
+    """Whether TensorFlow's coordination service has been set up, which happens once in a process."""
+    return _context.context().coordination_service is not None
+
+
+def configure_coordination(cluster_spec: Any, jobs: dict[str, int], register_timeout: float) -> None:
+    """Sets up TensorFlow's coordination service, before its context starts; the strategy alone would wait for an hour.
+
+    Args:
+        cluster_spec: of the resolver.
+        jobs: how many tasks each job has that takes part.
+        register_timeout: seconds until all tasks must be there.
+    """
+    make_job = _context.coordination_config_pb2.CoordinatedJob
+    _context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=_multi_worker_util.coordination_leader(cluster_spec),
+        coordinated_jobs=[make_job(name=name, num_tasks=tasks) for name, tasks in jobs.items()],
+        cluster_register_timeout_in_ms=int(register_timeout * 1000),
+        heartbeat_timeout_in_ms=int(COORDINATION_HEARTBEAT * 1000),
+    )
+
+
+def ensure_context() -> None:
+    """Starts TensorFlow's context, and with it the server and the coordination service of this process."""
+    _context.context().ensure_initialized()
+
+
+def context_is_up() -> bool:
+    """Whether that has happened."""
+    return bool(_context.context()._initialized)
+
+
+def publish(key: str, value: str) -> None:
+    """Writes into the key-value store of the coordination service."""
+    _context.context().set_config_key_value(key, value)
+
+
+def look_up(key: str, timeout: float) -> str:
+    """Reads from that store; waits until the key is there.
+
+    Raises:
+        tf.errors.DeadlineExceededError: it was not there in time.
+    """
+    return str(_context.context().get_config_key_value(key, timeout_in_ms=max(1, int(timeout * 1000))))
+
+
+def merge_call_is_refused() -> bool:
+    """Whether the graph being made lies within that of a replica's function, like a branch of ``tf.cond``.
+
+    TensorFlow refuses to merge replicas there, and says so in no documented way before one tries.
+    """
+    outer = getattr(threading.current_thread(), "graph", None)
+    return outer is not None and not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not outer
+
+
+def adopt_devices(ops: Any, stock: Any) -> None:
+    """Gives cross-device ops the devices and settings of the CollectiveAllReduce that they replace."""
+    for name in ("_devices", "_group_size", "_options", "_collective_keys", "_canonicalize_devices"):
+        setattr(ops, name, getattr(stock, name))
+
+
+def devices_of(ops: Any) -> tuple[str, ...]:
+    """The devices of a CollectiveAllReduce, one for each replica of this process."""
+    return tuple(ops._devices)

@@ -1,0 +1,197 @@
+"""How the workers of a ``TF_CONFIG`` become one job of the engine.
+
+TensorFlow's coordination service, which runs on rank 0, has a key-value store. There rank 0 leaves the address of its
+rendezvous and the secret of the job; what follows is the ordinary start of the engine. Whoever can reach the ports of
+TensorFlow's servers can read both, as they can run any graph there: keeping strangers out is the business of whoever
+starts the job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from .. import _world, errors
+from .._environment import read_environment
+from .._sockets import listen_at
+from . import _private
+from ._ops import Group
+from ._tf_config import TFConfig
+
+__all__ = ["join", "start_context", "start_timeout"]
+
+_log = logging.getLogger("collectives")
+_KEY = "collectives/rendezvous"
+_PROBE = 1.0  # seconds for one connection, to say who is missing
+
+_lock = threading.Lock()
+_jobs: list[tuple[TFConfig, Group]] = []  # at most one, kept until the process ends
+
+
+def start_timeout(timeout: float | None) -> float:
+    """Seconds that all workers have to come: the caller's, else ``COLLECTIVES_TIMEOUT``, else 600."""
+    return timeout or read_environment(rank=0, size=1).timeout or _world.DEFAULT_TIMEOUT
+
+
+def start_context(start: Callable[[], None], config: TFConfig, timeout: float) -> None:
+    """Runs `start`, which brings up TensorFlow's context, within `timeout` seconds.
+
+    TensorFlow waits there for all workers, without a bound on rank 0. So it waits in a thread that is given up.
+
+    Raises:
+        tf.errors.DeadlineExceededError: workers are missing. TensorFlow cannot be used in this process any more.
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            start()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="collectives-start", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if thread.is_alive():
+        raise _late(config, timeout)
+    if failures:
+        if isinstance(failures[0], (tf.errors.DeadlineExceededError, tf.errors.UnavailableError)):
+            raise _late(config, timeout) from failures[0]
+        raise failures[0]
+
+
+def join(config: TFConfig, timeout: float) -> Group | None:
+    """The group of all workers; joins the job when this process has not done so.
+
+    Args:
+        config: the cluster. A later call needs the same.
+        timeout: seconds that starting may take.
+
+    Returns:
+        ``None`` when this process is alone.
+
+    Raises:
+        tf.errors.DeadlineExceededError: workers did not come.
+        tf.errors.UnavailableError: one died.
+        tf.errors.InvalidArgumentError: they were started differently.
+        RuntimeError: this process is in the job of another cluster, or TensorFlow has no coordination service.
+    """
+    if config.size == 1:
+        return None
+    with _lock:
+        if _jobs:
+            joined, group = _jobs[0]
+            if joined != config:
+                raise RuntimeError(
+                    f"this process is {_name(joined, joined.rank)} of a cluster of {joined.size} and cannot also be "
+                    f"{_name(config, config.rank)} of another, of {config.size}; use one cluster in a process"
+                )
+            return group
+        if not _private.coordination_is_configured():
+            raise RuntimeError(
+                "TensorFlow's coordination service does not run in this process, so the workers cannot find each "
+                "other. Make the strategy in eager mode, as the first thing of the program that uses TensorFlow"
+            )
+        group = Group(_connect(config, timeout))
+        _jobs.append((config, group))
+        return group
+
+
+def _connect(config: TFConfig, timeout: float) -> Any:
+    """Publishes or looks up where to meet, then meets."""
+    end = time.monotonic() + timeout
+    listener: socket.socket | None = None
+    try:
+        if config.rank == 0:
+            token = secrets.token_hex(32)
+            host, _, _ = str(config.address).rpartition(":")
+            listener = _listen(host.strip("[]"), token)
+            where = f"{host}:{listener.getsockname()[1]}"
+            _private.publish(_KEY, json.dumps({"address": where, "token": token}))
+        else:
+            try:
+                found = json.loads(_private.look_up(_KEY, timeout))
+            except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError) as error:
+                raise tf.errors.DeadlineExceededError(
+                    None,
+                    None,
+                    f"{_name(config, config.rank)} waited {timeout:g} s for {_name(config, 0)} to say where to meet. "
+                    "Look at what that worker does: every worker makes a strategy of collectives.tensorflow, or plugs "
+                    "one in",
+                ) from error
+            where, token = str(found["address"]), str(found["token"])
+        left = max(1.0, end - time.monotonic())
+        environment = read_environment(rank=config.rank, size=config.size, rendezvous=where, token=token)
+        each = environment.timeout
+        environment = dataclasses.replace(
+            environment, timeout=left, rendezvous_fd=-1 if listener is None else listener.fileno()
+        )
+        communicator = _world.join(environment, each)
+    except errors.CollectivesError as error:
+        raise _translated(error, config) from error
+    finally:
+        if listener is not None:
+            listener.close()
+    if (communicator.rank, communicator.size) != (config.rank, config.size):
+        raise AssertionError(f"the engine numbers {communicator!r}, TF_CONFIG rank {config.rank} of {config.size}")
+    _log.info("%s is rank %d of %d", _name(config, config.rank), config.rank, config.size)
+    return communicator
+
+
+def _listen(host: str, token: str) -> socket.socket:
+    """A socket on a free port where others look for `host`."""
+    sockets = listen_at(host, 0, token.encode())
+    families = [entry[0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    chosen = next((sock for family in families for sock in sockets if sock.family == family), sockets[0])
+    for sock in sockets:
+        if sock is not chosen:
+            sock.close()
+    return chosen
+
+
+def _translated(error: errors.CollectivesError, config: TFConfig) -> Exception:
+    """As TensorFlow's programs expect it."""
+    kinds: list[tuple[type[Exception], Any]] = [
+        (errors.DeadlineError, tf.errors.DeadlineExceededError),
+        (errors.PeerError, tf.errors.UnavailableError),
+        (errors.MismatchError, tf.errors.InvalidArgumentError),
+    ]
+    made = next((made for kind, made in kinds if isinstance(error, kind)), tf.errors.FailedPreconditionError)
+    who = ", ".join(f"rank {rank} is {_name(config, rank)}" for rank in dict.fromkeys((error.rank, error.peer)) if rank)
+    result: Exception = made(None, None, f"{error}{f' ({who})' if who else ''}")
+    return result
+
+
+def _late(config: TFConfig, timeout: float) -> Exception:
+    missing = []
+    for rank, (_, _, address) in enumerate(config.members):
+        host, _, port = address.rpartition(":")
+        if rank == config.rank:
+            continue
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE).close()
+        except OSError as error:
+            missing.append(f"{_name(config, rank)} ({error.strerror or error})")
+    text = f"nothing answers at {', '.join(missing)}" if missing else "all answer at their addresses now"
+    result: Exception = tf.errors.DeadlineExceededError(
+        None,
+        None,
+        f"{_name(config, config.rank)} waited {timeout:g} s for the {config.size} workers of its cluster to start; "
+        f"{text}. Look at the output of the missing workers, or allow more time by timeout_seconds of the "
+        "CommunicationOptions or COLLECTIVES_TIMEOUT. TensorFlow cannot be used in this process any more",
+    )
+    return result
+
+
+def _name(config: TFConfig, rank: int) -> str:
+    job, index, address = config.members[rank]
+    return f"{job} {index} at {address}"

@@ -1,0 +1,202 @@
+"""The ops of a multi-worker strategy: over the replicas of this process first, then between the workers.
+
+One tensor per worker travels. Dense tensors of one dtype are fused into few collectives, formed when a step is traced,
+from the order of the variables, so that all workers form the same ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _ops, _private, _replica_ops
+from ._dtypes import mean_of_sum
+from ._worker_slices import sum_over_workers
+
+__all__ = ["WorkerOps", "packs_of"]
+
+_log = logging.getLogger("collectives")
+_told_of_nccl: list[bool] = []
+
+
+class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # type: ignore[misc, unused-ignore]
+    """Stands where TensorFlow has its ``CollectiveAllReduce``, of whose class a strategy wants it to be.
+
+    Attributes:
+        group: the workers; ``None``: this process is alone.
+        algorithm: of the engine between workers, "auto" or the name of one.
+    """
+
+    def __init__(
+        self,
+        stock: Any,
+        group: _ops.Group | None,
+        options: Any,
+        choice: _replica_ops.CrossDeviceOps | None = None,
+    ) -> None:
+        """
+        Args:
+            stock: the ops that this one replaces, from which it has its devices.
+            group: the workers, or None.
+            options: the CommunicationOptions of the strategy, which those of a call override.
+            choice: one of the classes of ``cross_device_ops``, for its combination, packs and algorithm.
+        """
+        # Not that of the base, which would make launchers of TensorFlow's own collectives.
+        tf.distribute.CrossDeviceOps.__init__(self)
+        _private.adopt_devices(self, stock)
+        self.group = group
+        self.options = options
+        if choice is not None:
+            self.combination, self.packs, self.algorithm = choice.combination, choice.packs, choice.algorithm
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        return 1 if self.group is None else self.group.size
+
+    def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Sequence[Any], options: Any) -> Any:
+        if not value_destination_pairs:
+            return []
+        mean = _replica_ops._is_mean(reduce_op)
+        pairs = [(_replica_ops._components(value), where) for value, where in value_destination_pairs]
+        names = [_replica_ops._name(i, values, where) for i, (values, where) in enumerate(pairs)]
+        places = [self._places(where) for _, where in pairs]
+        with self._scope(places[0][0]):
+            results = self._reduce_everywhere([values for values, _ in pairs], names, mean, options)
+        return [_replica_ops._on_each(result, devices) for result, devices in zip(results, places, strict=True)]
+
+    def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:
+        values = _replica_ops._components(per_replica_value)
+        name = _replica_ops._name(0, values, destinations)
+        devices = self._places(destinations)
+        with self._scope(devices[0]):
+            gathered = self._gather_everywhere(values, axis, name, self._merged(options))
+        return _replica_ops._on_each(gathered, devices)
+
+    def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
+        if len(_private.devices_of(self)) > 1:
+            return super()._all_reduce(reduce_op, value, replica_id, options)
+        # With one replica there is nobody to merge with, so this works inside tf.cond too.
+        mean = _replica_ops._is_mean(reduce_op)
+        flat = [(v,) for v in tf.nest.flatten(value)]
+        names = [_replica_ops._name(i, v, None) for i, v in enumerate(flat)]
+        return tf.nest.pack_sequence_as(value, self._reduce_everywhere(flat, names, mean, options))
+
+    def _merged(self, options: Any) -> Any:
+        merged = self.options if options is None else self.options.merge(options)
+        if merged.implementation == tf.distribute.experimental.CommunicationImplementation.NCCL and not _told_of_nccl:
+            _told_of_nccl.append(True)
+            _log.warning("NCCL was asked for by the CommunicationOptions and is not there; the engine chooses itself")
+        return merged
+
+    def _algorithm(self, options: Any) -> str:
+        ring = options.implementation == tf.distribute.experimental.CommunicationImplementation.RING
+        return "ring" if ring and self.algorithm == "auto" else self.algorithm
+
+    def _reduce_everywhere(self, tensors: Sequence[Any], names: Sequence[str], mean: bool, options: Any) -> list[Any]:
+        """Reduces over all replicas of all workers; one result for each of `tensors`."""
+        if self.group is None:
+            return self._reduce(tensors, names, mean)
+        options = self._merged(options)
+        sums = self._mean_is_of_sum(tensors) if mean else [True] * len(tensors)
+        results: list[Any] = [None] * len(tensors)
+        # The mean over workers of means over replicas, since all workers have the same number of replicas.
+        for summed in (True, False):
+            chosen = [k for k in range(len(tensors)) if sums[k] == summed]
+            if not chosen:
+                continue
+            local = self._reduce([tensors[k] for k in chosen], [names[k] for k in chosen], not summed)
+            for k, value in zip(chosen, local, strict=True):
+                results[k] = value
+        dense: dict[tuple[str, tf.DType], list[int]] = {}
+        for k, value in enumerate(results):
+            if not isinstance(value, tf.IndexedSlices):
+                dense.setdefault(("sum" if sums[k] else "avg", value.dtype), []).append(k)
+        for (op, _), chosen in dense.items():
+            # The last layer's gradients are there first.
+            for pack in packs_of([results[k] for k in chosen[::-1]], options.bytes_per_pack):
+                members = [chosen[::-1][i] for i in pack]
+                reduced = _ops.all_reduce(
+                    self.group,
+                    [results[k] for k in members],
+                    op,
+                    names=[names[k] for k in members],
+                    algorithm=self._algorithm(options),
+                    timeout=options.timeout_seconds,
+                )
+                for k, value in zip(members, reduced, strict=True):
+                    value.set_shape(results[k].shape)
+                    results[k] = value
+        for k, value in enumerate(results):
+            if isinstance(value, tf.IndexedSlices):
+                results[k] = sum_over_workers(
+                    self.group,
+                    value,
+                    name=names[k],
+                    algorithm=self._algorithm(options),
+                    timeout=options.timeout_seconds,
+                )
+        if mean:
+            count = self.group.size * len(tensors[0])
+            results = [_divided(value, count) if summed else value for value, summed in zip(results, sums, strict=True)]
+        return results
+
+    def _mean_is_of_sum(self, tensors: Sequence[Any]) -> list[bool]:
+        """For each tensor whether its mean is a sum that is divided at the end, and not an average in the engine."""
+        return [
+            isinstance(values[0], tf.IndexedSlices) or tf.convert_to_tensor(values[0]).dtype.is_integer
+            for values in tensors
+        ]
+
+    def _gather_everywhere(self, values: Sequence[Any], axis: Any, name: str, options: Any) -> Any:
+        values = [tf.convert_to_tensor(value) for value in values]
+        if values[0].dtype in (tf.string, tf.resource, tf.variant):
+            raise TypeError(
+                f"'{name}' has dtype {values[0].dtype.name}, which cannot be gathered; cast or encode it first"
+            )
+        if values[0].shape.rank == 0:
+            values = [tf.reshape(value, [1]) for value in values]
+        joined = values[0] if len(values) == 1 else tf.concat(values, axis)
+        if self.group is None:
+            return joined
+        timeout = options.timeout_seconds
+        rank = joined.shape.rank
+        if axis == 0 or (rank is not None and axis == -rank):
+            return _ops.all_gather(self.group, joined, name=name, timeout=timeout)
+        dimensions = tf.rank(joined) if rank is None else rank
+        place = axis % dimensions
+        order = tf.concat([[place], tf.range(place), tf.range(place + 1, dimensions)], 0)
+        gathered = _ops.all_gather(self.group, tf.transpose(joined, order), name=name, timeout=timeout)
+        back = tf.transpose(gathered, tf.math.invert_permutation(order))
+        if rank is not None:
+            shape = joined.shape.as_list()
+            shape[place] = None
+            back.set_shape(shape)
+        return back
+
+
+def packs_of(tensors: Sequence[Any], bytes_per_pack: int) -> list[list[int]]:
+    """Splits a list of tensors, by their positions, into packs of at least so many bytes, the last excepted.
+
+    One pack when ``bytes_per_pack`` is 0 or a shape is unknown. The same on all workers: it depends on shapes only.
+    """
+    sizes = [value.shape.num_elements() for value in tensors]
+    if bytes_per_pack <= 0 or any(size is None for size in sizes):
+        return [list(range(len(tensors)))]
+    packs: list[list[int]] = []
+    held = bytes_per_pack
+    for i, value in enumerate(tensors):
+        if held >= bytes_per_pack:
+            packs.append([])
+            held = 0
+        packs[-1].append(i)
+        held += sizes[i] * value.dtype.size
+    return packs
+
+
+def _divided(value: Any, count: int) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(mean_of_sum(value.values, count), value.indices, value.dense_shape)
+    return mean_of_sum(value, count)

@@ -1,0 +1,74 @@
+"""IndexedSlices across workers.
+
+All workers first gather the indices, each its distinct ones. From these everybody knows the sorted list of all distinct
+indices and how many rows the workers have in sum, and so everybody takes the same of two ways:
+
+- *sparse*: gather the rows too, and add up those of the same index. A worker receives the rows of all.
+- *dense*: each puts its rows into a buffer with one row for each distinct index of the job, and the buffers are
+  all-reduced. A worker receives about twice the buffer, however many workers there are.
+
+The way with fewer bytes is taken. Where the gathered rows would need more memory than ``MEMORY_CAP`` it is always the
+dense one, whose buffer the result needs anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from . import _ops
+
+__all__ = ["MEMORY_CAP", "sum_over_workers"]
+
+MEMORY_CAP = 256 << 20  # bytes of gathered rows
+
+
+def sum_over_workers(
+    group: _ops.Group,
+    slices: tf.IndexedSlices,
+    *,
+    name: str,
+    algorithm: str = "auto",
+    timeout: float | None = None,
+) -> tf.IndexedSlices:
+    """The sum of the IndexedSlices of all workers, with one row for each distinct index, in ascending order.
+
+    Args:
+        group: all its ranks make the same call.
+        slices: of this worker; no index occurs twice. The rows may differ in number between workers, down to none.
+        name: what errors call it.
+        algorithm, timeout: of the collectives.
+
+    Raises (when it runs):
+        tf.errors.InvalidArgumentError and so on, as ``_ops.all_reduce``.
+    """
+    values, indices = slices.values, slices.indices
+    gathered = _ops.all_gather(group, indices, name=f"indices of {name}", timeout=timeout)
+    distinct = tf.sort(tf.unique(gathered).y)
+    rows = tf.size(distinct, out_type=tf.int64)
+    told = tf.size(gathered, out_type=tf.int64)
+    row_bytes = tf.reduce_prod(tf.shape(values, out_type=tf.int64)[1:]) * values.dtype.size
+
+    def sparse() -> Any:
+        received = _ops.all_gather(group, values, name=f"rows of {name}", timeout=timeout)
+        return tf.math.unsorted_segment_sum(received, _positions(distinct, gathered), rows)
+
+    def dense() -> Any:
+        shape = tf.concat([[rows], tf.shape(values, out_type=tf.int64)[1:]], 0)
+        own = tf.scatter_nd(_positions(distinct, indices)[:, tf.newaxis], values, shape)
+        own.set_shape(tf.TensorShape([None]).concatenate(values.shape[1:]))
+        (result,) = _ops.all_reduce(
+            group, [own], "sum", names=[f"rows of {name}"], algorithm=algorithm, timeout=timeout
+        )
+        return result
+
+    # What decides is the same on all workers.
+    few = tf.logical_and(told <= 2 * rows, told * row_bytes <= MEMORY_CAP)
+    summed = tf.cond(few, sparse, dense)
+    summed.set_shape(tf.TensorShape([None]).concatenate(values.shape[1:]))
+    return tf.IndexedSlices(summed, distinct, slices.dense_shape)
+
+
+def _positions(distinct: Any, indices: Any) -> Any:
+    return tf.searchsorted(distinct, indices, out_type=tf.int64)

@@ -1,0 +1,223 @@
+"""``MultiWorkerMirroredStrategy`` on the engine: training on several workers with ``TF_CONFIG`` and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from . import _job, _ops, _private
+from ._replica_ops import CrossDeviceOps
+from ._tf_config import TFConfig, from_cluster, read_tf_config
+from ._worker_ops import WorkerOps
+
+__all__ = ["MultiWorkerMirroredStrategy", "plug_into"]
+
+
+class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc, unused-ignore]
+    """TensorFlow's strategy of this name, with all communication between the workers by the engine.
+
+    Make it in every worker, before anything else of TensorFlow runs. ``TF_CONFIG`` says who the workers are; without it
+    this process trains alone on its devices. Addresses and the secret of the job travel through TensorFlow's own
+    coordination service, so keeping strangers out of the network is the launcher's business, as it is for TensorFlow.
+
+    Differs from TensorFlow's where that one would fail: all logical CPUs that the program has configured are replicas,
+    Keras 3's ``fit``, ``evaluate`` and ``predict`` work, and no wait is endless. Every worker has the same number of
+    devices.
+
+    All processes must live as long as they train together: a worker that only drops its strategy leaves the others to
+    their deadline. After an error of a collective no worker can go on; restart all of them.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        communication_options: Any = None,
+        cross_device_ops: CrossDeviceOps | None = None,
+    ) -> None:
+        """Joins the workers.
+
+        Args:
+            cluster_resolver: a ``tf.distribute.cluster_resolver.ClusterResolver``; ``TF_CONFIG`` by default.
+            communication_options: a ``tf.distribute.experimental.CommunicationOptions``. ``timeout_seconds`` bounds the
+                start and each collective; without it ``COLLECTIVES_TIMEOUT`` or 600. ``bytes_per_pack`` splits what is
+                reduced together, 0 (one collective for each dtype) by default. ``implementation`` is a hint.
+            cross_device_ops: one of ``RingAllReduce``, ``HierarchicalCopyAllReduce``, ``ReductionToOneDevice``, which
+                chooses the algorithm; the engine does by default.
+
+        Raises:
+            ValueError: ``TF_CONFIG`` or the resolver is malformed; the text quotes the part.
+            TypeError: an argument is of the wrong type.
+            tf.errors.DeadlineExceededError: not all workers came in time.
+        """
+        if communication_options is None:
+            communication_options = tf.distribute.experimental.CommunicationOptions()
+        _check_choice(cross_device_ops)
+        tf.distribute.Strategy.__init__(
+            self, _Extended(self, cluster_resolver, communication_options, cross_device_ops)
+        )
+
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+        """As TensorFlow's, also for nested values, and for scalars with an axis, which then has no effect."""
+        if axis is None:
+            return super().reduce(reduce_op, value, None)
+        return tf.nest.map_structure(
+            lambda one: super(MultiWorkerMirroredStrategy, self).reduce(
+                reduce_op, one, None if _is_scalar(one) else axis
+            ),
+            value,
+        )
+
+
+class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unused-ignore]
+    """What TensorFlow's strategy does by its ops, done by ours."""
+
+    def __init__(self, strategy: Any, resolver: Any, options: Any, choice: CrossDeviceOps | None) -> None:
+        self._choice = choice
+        self._group: _ops.Group | None = None
+        self._config = _config_of(resolver)
+        super().__init__(strategy, cluster_resolver=resolver, communication_options=options)
+
+    def _initialize_strategy(self, cluster_resolver: Any, devices: Any) -> None:
+        # An evaluator works for itself, and its cluster often does not list it.
+        alone = self._config is None or self._config.task_type == "evaluator"
+        if devices or alone:
+            self._initialize_local(cluster_resolver, devices=devices)
+        else:
+            self._initialize_multi_worker(cluster_resolver)
+
+    def _initialize_local(self, cluster_resolver: Any, devices: Any = None) -> None:
+        super()._initialize_local(cluster_resolver, devices=devices)
+        self._take_ops()
+
+    def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
+        config = self._config
+        if config is None:  # a cluster that the caller has given by `configure`
+            config = _config_of(cluster_resolver)
+        if config is None or not config.trains:
+            job = None if config is None else config.task_type
+            raise ValueError(f"the task of this process is {job!r}; chief, worker and evaluator can make this strategy")
+        timeout = _job.start_timeout(_private.communication_options(self).timeout_seconds)
+        initialize = super()._initialize_multi_worker
+        if _private.context_is_up():
+            _private.mark_server_started(self)  # by an earlier strategy, or else _job.join says what is wrong
+            initialize(cluster_resolver)
+        elif config.size == 1:
+            initialize(cluster_resolver)
+        else:
+            jobs = {str(job): len(config.cluster[job]) for job in ("chief", "worker") if job in config.cluster}
+            _private.configure_coordination(cluster_resolver.cluster_spec(), jobs, timeout)
+            _job.start_context(lambda: initialize(cluster_resolver), config, timeout)
+        self._group = _job.join(config, timeout)
+        self._take_ops()
+
+    def _take_ops(self) -> None:
+        _replace_ops(self, self._group, self._choice)
+
+    def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
+        devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
+        if kind == "CPU":
+            # TensorFlow takes one; a program that has configured several wants them to be replicas.
+            # Those of the other workers are listed too.
+            own = tf.DeviceSpec.from_string(worker_device)
+            listed = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices("CPU")]
+            mine = [cpu for cpu in listed if not worker_device or (cpu.job, cpu.task) == (own.job, own.task)]
+            devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(len(mine)))
+        return devices, kind
+
+    def _get_variable_creator_initial_value(self, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
+        group = self._group
+        if replica_id > 0 or group is None:
+            # Of the base of the base: the class between them would broadcast by TensorFlow's ops.
+            return super(_private.CollectiveAllReduceExtended, self)._get_variable_creator_initial_value(
+                replica_id=replica_id, device=device, primary_var=primary_var, **kwargs
+            )
+        timeout = _private.communication_options(self).timeout_seconds
+
+        def initial_value() -> Any:
+            with tf.device(device):
+                value = kwargs["initial_value"]
+                if callable(value):
+                    value = value()
+                if isinstance(value, _private.CheckpointInitialValue):
+                    value = value.wrapped_value
+                value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
+                name = kwargs.get("name") or "a variable"
+                if value.dtype in (tf.string, tf.resource, tf.variant):
+                    raise TypeError(f"the variable {name!r} has dtype {value.dtype.name}, which no worker can send")
+                (result,) = _ops.broadcast(group, [value], 0, names=[f"initial value of {name}"], timeout=timeout)
+                result.set_shape(value.shape)
+                return result
+
+        return initial_value
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        if not tf.nest.is_nested(value):
+            return super()._reduce_to(reduce_op, value, destinations, options)
+        return tf.nest.map_structure(lambda one: self._reduce_to(reduce_op, one, destinations, options), value)
+
+    def _use_merge_call(self) -> bool:
+        # With one replica there is nothing to merge, so reducing works where TensorFlow refuses a merge call.
+        alone = len(self.worker_devices) == 1
+        return bool(super()._use_merge_call()) and not (alone and _private.merge_call_is_refused())
+
+    def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        ops, _ = _private.get_extended_ops(self)
+        return ops._all_reduce(reduce_op, value, 0, options)
+
+
+def plug_into(strategy: Any, cross_device_ops: CrossDeviceOps | None) -> None:
+    """Makes a ``tf.distribute.MultiWorkerMirroredStrategy`` that exists reduce by the engine. All workers do so.
+
+    Variables keep their values.
+
+    Args:
+        strategy: TensorFlow's or ours.
+        cross_device_ops: as for ``MultiWorkerMirroredStrategy``.
+
+    Raises:
+        As ``MultiWorkerMirroredStrategy``.
+    """
+    _check_choice(cross_device_ops)
+    extended = strategy.extended
+    group = None
+    if _private.number_of_workers(extended) > 1:
+        config = _config_of(strategy.cluster_resolver)
+        assert config is not None  # it has more than one worker
+        group = _job.join(config, _job.start_timeout(_private.communication_options(extended).timeout_seconds))
+    _replace_ops(extended, group, cross_device_ops)
+
+
+def _replace_ops(extended: Any, group: _ops.Group | None, choice: CrossDeviceOps | None) -> None:
+    options = _private.communication_options(extended)
+    stock = _private.get_extended_ops(extended)
+    _private.set_extended_ops(extended, *(WorkerOps(ops, group, options, choice) for ops in stock))
+
+
+def _config_of(resolver: Any) -> TFConfig | None:
+    """The cluster of a resolver, or of ``TF_CONFIG``; ``None``: this process is alone."""
+    if resolver is None:
+        return read_tf_config()
+    if not isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
+        raise TypeError(
+            f"cluster_resolver is {resolver!r}; a tf.distribute.cluster_resolver.ClusterResolver is accepted, or None "
+            "for TF_CONFIG"
+        )
+    if isinstance(resolver, tf.distribute.cluster_resolver.TFConfigClusterResolver) and read_tf_config() is None:
+        return None
+    cluster = resolver.cluster_spec().as_dict()
+    if not cluster:
+        return None
+    return from_cluster(cluster, resolver.task_type, resolver.task_id)
+
+
+def _check_choice(choice: Any) -> None:
+    if choice is not None and not isinstance(choice, CrossDeviceOps):
+        raise TypeError(
+            f"cross_device_ops is {choice!r}; one of the classes of collectives.tensorflow is accepted, or None"
+        )
+
+
+def _is_scalar(value: Any) -> bool:
+    first = value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
+    return not hasattr(first, "shape") or tf.TensorShape(first.shape).rank == 0
