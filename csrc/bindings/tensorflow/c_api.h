@@ -91,6 +91,10 @@ struct Api {
   TfTensor* (*TF_AllocateOutput)(TfContext*, int output, int dtype, const std::int64_t* dims, int num_dims,
                                  std::size_t bytes, TfStatus*);
   void (*TF_OpKernelContext_Failure)(TfContext*, TfStatus*);
+
+  // OpDefBuilder::SetIsDistributedCommunication, the one function that the C API lacks: TensorFlow turns UNAVAILABLE
+  // into INTERNAL where an op does not have this mark. A builder of the C API is that class. May be missing.
+  void* (*mark_as_communication)(TfOpDefinitionBuilder*);
 };
 
 // Fills the table from the TensorFlow of this process. Returns why that is not possible, or nothing.

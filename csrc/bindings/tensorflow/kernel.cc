@@ -180,6 +180,9 @@ void register_op(const OpDefinition& definition) {
     api().TF_OpDefinitionBuilderAddOutput(builder, output);
   }
   api().TF_OpDefinitionBuilderSetIsStateful(builder, definition.stateful);
+  if (definition.communication && api().mark_as_communication != nullptr) {
+    api().mark_as_communication(builder);
+  }
   api().TF_OpDefinitionBuilderSetShapeInferenceFunction(
       builder, definition.shapes != nullptr ? definition.shapes : [](TfShapeContext* context, TfStatus* status) {
         api().TF_ShapeInferenceContextSetUnknownShape(context, status);

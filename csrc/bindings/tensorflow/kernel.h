@@ -86,6 +86,7 @@ struct OpDefinition {
   std::vector<const char*> outputs;
   bool stateful = false;
   void (*shapes)(TfShapeContext*, TfStatus*) = nullptr;
+  bool communication = false;  // its errors are those of a network, and come out as they are
 };
 void register_op(const OpDefinition& definition);
 void register_kernel(const char* op, TfKernelBuilder* builder);

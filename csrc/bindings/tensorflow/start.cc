@@ -164,7 +164,8 @@ void register_one(const char* op, void (*shapes)(TfShapeContext*, TfStatus*)) {
                {"values: T", "rows: int64", "token: resource"},
                {"handle: int64", "results: T"},
                true,
-               shapes});
+               shapes,
+               true});
   register_kernel(op,
                   api().TF_NewKernelBuilder(op, "CPU", create_kernel<Start>, run_kernel<Start>, destroy_kernel<Start>));
 }
