@@ -79,8 +79,7 @@ std::string load_api() {
   COLLECTIVES_LOOK_UP(TF_AllocateOutput);
   COLLECTIVES_LOOK_UP(TF_OpKernelContext_Failure);
 #undef COLLECTIVES_LOOK_UP
-  // A release without it works too; its users then get the error of a dead peer as InternalError.
-  g_api.mark_as_communication = reinterpret_cast<decltype(g_api.mark_as_communication)>(
+  g_api.set_is_distributed_communication = reinterpret_cast<void* (*)(TfOpDefinitionBuilder*)>(
       dlsym(library, "_ZN10tensorflow12OpDefBuilder29SetIsDistributedCommunicationEv"));
   return missing.empty() ? "" : "this TensorFlow lacks " + missing + " of its C API; 2.16 and later have them";
 }

@@ -57,6 +57,8 @@ struct Api {
   void (*TF_OpDefinitionBuilderSetShapeInferenceFunction)(TfOpDefinitionBuilder*,
                                                           void (*function)(TfShapeContext*, TfStatus*));
   void (*TF_RegisterOpDefinition)(TfOpDefinitionBuilder*, TfStatus*);
+  // A method of C++, which C has not: OpDefBuilder::SetIsDistributedCommunication(). Or nullptr.
+  void* (*set_is_distributed_communication)(TfOpDefinitionBuilder*);
 
   std::int64_t (*TF_ShapeInferenceContextNumInputs)(TfShapeContext*);
   TfShape* (*TF_NewShapeHandle)();
@@ -91,10 +93,6 @@ struct Api {
   TfTensor* (*TF_AllocateOutput)(TfContext*, int output, int dtype, const std::int64_t* dims, int num_dims,
                                  std::size_t bytes, TfStatus*);
   void (*TF_OpKernelContext_Failure)(TfContext*, TfStatus*);
-
-  // OpDefBuilder::SetIsDistributedCommunication, the one function that the C API lacks: TensorFlow turns UNAVAILABLE
-  // into INTERNAL where an op does not have this mark. A builder of the C API is that class. May be missing.
-  void* (*mark_as_communication)(TfOpDefinitionBuilder*);
 };
 
 // Fills the table from the TensorFlow of this process. Returns why that is not possible, or nothing.
