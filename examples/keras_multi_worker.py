@@ -22,12 +22,13 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 
 def start_workers(count: int) -> int:
-    """Runs this program as `count` workers of this host; their exit status, 0 when all ended well."""
+    """Runs this program as `count` workers of this host. 0: all ended well. When one fails, all are ended."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
@@ -39,8 +40,15 @@ def start_workers(count: int) -> int:
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             environ = {**os.environ, "TF_CONFIG": json.dumps(config)}
             workers.append(subprocess.Popen([sys.executable, *sys.argv], env=environ))
-        # A worker that fails makes the others fail within seconds, so it is enough to wait for each in turn.
-        return max(abs(worker.wait()) for worker in workers)
+        left = {os.pidfd_open(worker.pid): worker for worker in workers}
+        while left:
+            for ended in wait(list(left)):
+                os.close(ended)
+                worker = left.pop(ended)
+                if status := worker.wait():
+                    print(f"worker {workers.index(worker)} ended with status {status}; ending the others", flush=True)
+                    return 1
+        return 0
     finally:
         for worker in workers:
             worker.kill()
