@@ -17,6 +17,7 @@ Source of the program: the tutorial "Distributed training with DTensors" at tens
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +90,7 @@ def initial_parameters() -> list[np.ndarray]:
     """Weights and bias of each layer, the weights uniform within Glorot's limits."""
     random = np.random.default_rng(SEED)
     parameters = []
-    for rows, columns in zip(SIZES, SIZES[1:], strict=False):
+    for rows, columns in itertools.pairwise(SIZES):
         limit = np.sqrt(6 / (rows + columns))
         parameters.append(random.uniform(-limit, limit, (rows, columns)).astype(np.float32))
         parameters.append(np.zeros(columns, np.float32))
@@ -113,7 +114,7 @@ def summed_cross_entropy(parameters: Any, images: Any, labels: Any) -> Any:
 def adam(parameter: Any, gradient: Any, momentum: Any, velocity: Any, step: Any) -> None:
     """One step of Adam (Kingma and Ba, 2015), at a rate of 1e-3. `step` counts from 1."""
     rate, beta_1, beta_2, epsilon = 1e-3, 0.9, 0.999, 1e-7
-    # Computed once and not read back from the variables: DTensor (TensorFlow 2.21) does not order a read after an assign.
+    # Not read back from the variables: DTensor (in TensorFlow 2.21) does not order a read after an assign.
     mean = beta_1 * momentum + (1 - beta_1) * gradient
     square = beta_2 * velocity + (1 - beta_2) * gradient * gradient
     momentum.assign(mean)

@@ -3,14 +3,14 @@
 python examples/keras_multi_worker.py --workers 2
 python examples/keras_multi_worker.py --workers 2 --restore --epochs 8
 
-Without TF_CONFIG this starts the workers itself, on this host. On several hosts start it once on each, with TF_CONFIG in
-the environment (see docs/tensorflow.md). The data are scikit-learn's digits.
+Without TF_CONFIG this starts the workers itself, on this host. On several hosts start it once on each, with TF_CONFIG
+in the environment (see docs/tensorflow.md). The data are scikit-learn's digits.
 
 About the checkpoint. Under TensorFlow's own strategy every worker has to save, each into a folder of its own, because
 saving may run collectives: metrics are variables with one value on each worker, which reading adds up. Weights and the
-state of the optimizer are the same on all workers, and reading these needs nobody else. Both, and nothing more, are in
-what `model.save` writes here, so one worker can do it while the others go on. To restore, only the chief reads the file.
-The others get the values over the network; so they need no common file system.
+state of the optimizer are the same on all workers, and reading these needs nobody else. Both, and nothing more, are
+in what Keras 3's `model.save` writes, so one worker can do it while the others go on. To restore, only the chief reads
+the file. The others get the values over the network; so they need no common file system.
 """
 
 from __future__ import annotations
