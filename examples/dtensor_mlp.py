@@ -231,10 +231,12 @@ def plot(path: str, histories: dict[str, tuple[list[float], list[float]]], title
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
-    for (name, (losses, accuracies)), style in zip(histories.items(), ("-", "--"), strict=False):
-        left.plot(range(1, len(losses) + 1), losses, style, label=name, linewidth=1.6)
-        right.plot(range(1, len(accuracies) + 1), accuracies, style, marker="o", label=name)
-    left.set(xlabel="step", ylabel="cross-entropy of the batch", yscale="log")
+    # The two lie on each other, so the second is drawn thin, for both to be seen.
+    styles = ({"linewidth": 3.0, "markersize": 9}, {"linewidth": 1.2, "markersize": 4, "linestyle": "--"})
+    for (name, (losses, accuracies)), style in zip(histories.items(), styles, strict=False):
+        left.plot(range(1, len(losses) + 1), losses, label=name, **style)
+        right.plot(range(1, len(accuracies) + 1), accuracies, marker="o", label=name, **style)
+    left.set(xlabel="step", ylabel="cross-entropy of the batch", ylim=(0, None))
     right.set(xlabel="epoch", ylabel="test accuracy", xticks=range(1, len(accuracies) + 1))
     for axes in (left, right):
         axes.grid(alpha=0.3)
