@@ -131,6 +131,9 @@ class Reduction {
              int first) const {
     // The tree over three is a chain, unless its inner result is kept wider than an element.
     const int longest = exact_partials() ? 3 : 2;
+    // Not the destination, which may be a source that is still needed.
+    alignas(64) std::byte sum[kBlockBytes];
+    void* const to_sum = sum;
     sources[0] = source(first, i);
     for (int done = 1;;) {
       int length = 1;
@@ -140,8 +143,8 @@ class Reduction {
       if (done == n) {
         return finish(destinations, m, sources, length, count);
       }
-      partial_(destinations, 1, sources, length, static_cast<std::size_t>(count), 1);
-      sources[0] = destinations[0];
+      partial_(&to_sum, 1, sources, length, static_cast<std::size_t>(count), 1);
+      sources[0] = sum;
     }
   }
 

@@ -22,7 +22,7 @@ enum class Combination : std::uint8_t {
 Combination parse_combination(std::string_view text);
 
 // One tensor: an array of each replica, and where the result goes. All are contiguous and aligned and have `count`
-// elements; no two destinations overlap, and no destination overlaps a source.
+// elements. No two destinations overlap, and the first may be a source: otherwise none overlaps one.
 struct ReplicaTensor {
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;

@@ -3,9 +3,6 @@
 // Every rank runs the same seeded program of messages, and of collectives over every registered algorithm, blocking and
 // in flight, and checks each result against what it can compute by itself. Usage: engine_test [seed] [calls]
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -13,9 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/domain.h"
-#include "core/memory.h"
 #include "engine_program.h"
+#include "local_world.h"
 #include "runtime/communicator.h"
 
 namespace {
@@ -30,43 +26,6 @@ void check(bool ok, const std::string& what) {
     std::fprintf(stderr, "FAILED: %s\n", what.c_str());
     ++g_failures;
   }
-}
-
-struct Group {
-  std::vector<Mapping> segments;
-  std::vector<int> doorbells;
-  std::vector<std::unique_ptr<Communicator>> ranks;
-  Group() = default;
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-  ~Group() {
-    ranks.clear();
-    for (const int doorbell : doorbells) {
-      close(doorbell);
-    }
-  }
-};
-
-std::unique_ptr<Group> make_group(int size, const Limits& limits) {
-  auto group = std::make_unique<Group>();
-  const SegmentLayout layout(size, limits, 1 << 20, HostMemory::default_arena_bytes(size, limits, 1 << 20));
-  std::vector<std::byte*> bases;
-  for (int r = 0; r < size; ++r) {
-    group->segments.push_back(find_memory("host").map(-1, layout.total));
-    bases.push_back(group->segments.back().data());
-    group->doorbells.push_back(eventfd(0, EFD_NONBLOCK));
-  }
-  for (int r = 0; r < size; ++r) {
-    auto memory = std::make_shared<HostMemory>(r, limits, layout, find_memory("host"), bases, group->doorbells,
-                                               std::make_shared<int>(0));
-    auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), dup(group->doorbells[r]), size, memory);
-    CommunicatorOptions options;
-    options.topology = one_host(r, size);
-    options.mapped_transport = "local";
-    options.timeout_s = 120;
-    group->ranks.push_back(std::make_unique<Communicator>(engine, memory->world_domain(), options));
-  }
-  return group;
 }
 
 void check_item(const Item& item, int rank) {
@@ -127,12 +86,12 @@ int main(int argc, char** argv) {
       limits.slot_bytes = slot_bytes;
       limits.segment_bytes = slot_bytes;
       limits.slots = slot_bytes == 256 ? 2 : 4;
-      const auto group = make_group(size, limits);
+      const LocalWorld group(size, limits);
       std::vector<std::thread> threads;
       for (int r = 0; r < size; ++r) {
         threads.emplace_back([&, r] {
           try {
-            program(*group->ranks[r], seed + size, calls);
+            program(*group.ranks[r], seed + size, calls);
           } catch (const std::exception& error) {
             check(false, "rank " + std::to_string(r) + ": " + error.what());
           }

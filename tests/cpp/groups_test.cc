@@ -1,9 +1,6 @@
 // Stress test of groups, for the sanitizers: every rank has a thread for each group that it is in, all over the engine
 // of that rank, while one more thread makes and closes groups. Usage: groups_test [calls]
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <barrier>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "local_world.h"
 #include "runtime/reservation.h"
 
 namespace {
@@ -24,38 +22,6 @@ void check(bool holds, const std::string& what) {
     std::_Exit(1);
   }
 }
-
-struct World {
-  std::vector<Mapping> segments;
-  std::vector<int> doorbells;
-  std::vector<std::unique_ptr<Communicator>> ranks;
-  World(int size, const Limits& limits) {
-    const SegmentLayout layout(size, limits, 1 << 20, HostMemory::default_arena_bytes(size, limits, 1 << 20));
-    std::vector<std::byte*> bases;
-    for (int r = 0; r < size; ++r) {
-      segments.push_back(find_memory("host").map(-1, layout.total));
-      bases.push_back(segments.back().data());
-      doorbells.push_back(eventfd(0, EFD_NONBLOCK));
-    }
-    for (int r = 0; r < size; ++r) {
-      auto memory = std::make_shared<HostMemory>(r, limits, layout, find_memory("host"), bases, doorbells,
-                                                 std::make_shared<int>(0));
-      auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), dup(doorbells[r]), size, memory);
-      CommunicatorOptions options;
-      options.topology = one_host(r, size);
-      options.mapped_transport = "local";
-      options.timeout_s = 120;
-      ranks.push_back(std::make_unique<Communicator>(engine, memory->world_domain(), options));
-    }
-  }
-  World(const World&) = delete;
-  ~World() {
-    ranks.clear();
-    for (const int doorbell : doorbells) {
-      close(doorbell);
-    }
-  }
-};
 
 // What the ranks tell each other when they make a group: a table that is read between two barriers.
 struct Table {
@@ -135,7 +101,7 @@ void stress(int size, int calls) {
   Limits limits;
   limits.slot_bytes = limits.segment_bytes = 512;
   limits.slots = 2;
-  World world(size, limits);
+  LocalWorld world(size, limits);
   constexpr int kGroups = 3;
   std::vector<std::unique_ptr<Table>> tables;
   for (int i = 0; i <= kGroups; ++i) {

@@ -79,6 +79,8 @@ std::string load_api() {
   COLLECTIVES_LOOK_UP(TF_AllocateOutput);
   COLLECTIVES_LOOK_UP(TF_OpKernelContext_Failure);
 #undef COLLECTIVES_LOOK_UP
+  g_api.set_is_distributed_communication = reinterpret_cast<void* (*)(TfOpDefinitionBuilder*)>(
+      dlsym(library, "_ZN10tensorflow12OpDefBuilder29SetIsDistributedCommunicationEv"));
   return missing.empty() ? "" : "this TensorFlow lacks " + missing + " of its C API; 2.16 and later have them";
 }
 

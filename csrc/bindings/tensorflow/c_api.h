@@ -57,6 +57,8 @@ struct Api {
   void (*TF_OpDefinitionBuilderSetShapeInferenceFunction)(TfOpDefinitionBuilder*,
                                                           void (*function)(TfShapeContext*, TfStatus*));
   void (*TF_RegisterOpDefinition)(TfOpDefinitionBuilder*, TfStatus*);
+  // A method of C++, which C has not: OpDefBuilder::SetIsDistributedCommunication(). Or nullptr.
+  void* (*set_is_distributed_communication)(TfOpDefinitionBuilder*);
 
   std::int64_t (*TF_ShapeInferenceContextNumInputs)(TfShapeContext*);
   TfShape* (*TF_NewShapeHandle)();

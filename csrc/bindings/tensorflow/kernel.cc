@@ -91,11 +91,13 @@ void set_output(TfContext* context, int index, const TfTensor* tensor) {
   check(status.get());
 }
 
-Tensor forward_or_allocate(TfContext* context, int input, int output, const std::vector<std::int64_t>& shape) {
+Tensor forward_or_allocate(TfContext* context, const std::vector<int>& inputs, int output,
+                           const std::vector<std::int64_t>& shape) {
   const Status status = new_status();
   int forwarded = -1;
-  Tensor tensor(api().TF_ForwardInputOrAllocateOutput(context, &input, 1, output, shape.data(),
-                                                      static_cast<int>(shape.size()), &forwarded, status.get()));
+  Tensor tensor(api().TF_ForwardInputOrAllocateOutput(context, inputs.data(), static_cast<int>(inputs.size()), output,
+                                                      shape.data(), static_cast<int>(shape.size()), &forwarded,
+                                                      status.get()));
   check(status.get());
   return tensor;
 }
@@ -180,6 +182,10 @@ void register_op(const OpDefinition& definition) {
     api().TF_OpDefinitionBuilderAddOutput(builder, output);
   }
   api().TF_OpDefinitionBuilderSetIsStateful(builder, definition.stateful);
+  // TensorFlow turns the error "unavailable" of all other ops into "internal".
+  if (definition.communicates && api().set_is_distributed_communication != nullptr) {
+    api().set_is_distributed_communication(builder);
+  }
   api().TF_OpDefinitionBuilderSetShapeInferenceFunction(
       builder, definition.shapes != nullptr ? definition.shapes : [](TfShapeContext* context, TfStatus* status) {
         api().TF_ShapeInferenceContextSetUnknownShape(context, status);

@@ -34,8 +34,10 @@ Span span_of(const TfTensor* tensor);
 
 Tensor input(TfContext* context, int index);
 void set_output(TfContext* context, int index, const TfTensor* tensor);
-// A tensor of the given shape for an output: the memory of the input, when nobody else needs it, else new memory.
-Tensor forward_or_allocate(TfContext* context, int input, int output, const std::vector<std::int64_t>& shape);
+// A tensor of the given shape for an output: the memory of one of the inputs, when nobody else needs it, else new
+// memory. Inputs that this kernel refers to at the moment count as needed.
+Tensor forward_or_allocate(TfContext* context, const std::vector<int>& inputs, int output,
+                           const std::vector<std::int64_t>& shape);
 
 std::int64_t integer_attribute(TfConstruction* construction, const char* name);
 double float_attribute(TfConstruction* construction, const char* name);
@@ -85,6 +87,7 @@ struct OpDefinition {
   std::vector<const char*> inputs;
   std::vector<const char*> outputs;
   bool stateful = false;
+  bool communicates = false;  // between processes
   void (*shapes)(TfShapeContext*, TfStatus*) = nullptr;
 };
 void register_op(const OpDefinition& definition);

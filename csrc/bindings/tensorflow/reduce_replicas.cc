@@ -1,7 +1,9 @@
 // CollectivesReduceReplicas: reduces tensors of the replicas of this process, all tensors of a call in one pass over
 // memory. Input k * n + r is tensor k of replica r, output k the result.
 
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/tensorflow/kernel.h"
@@ -29,22 +31,14 @@ class ReduceReplicas {
       throw ArgumentError(std::to_string(api().TF_NumInputs(context)) + " inputs are not " + std::to_string(tensors) +
                           " tensors of " + std::to_string(replicas_) + " replicas");
     }
-    std::vector<Tensor> inputs;
     std::vector<Tensor> outputs;
     std::vector<const void*> sources;
     std::vector<void*> destinations;
     std::vector<ReplicaTensor> requests(tensors);
     for (int k = 0; k < tensors; ++k) {
-      for (int r = 0; r < replicas_; ++r) {
-        inputs.push_back(input(context, k * replicas_ + r));
-        sources.push_back(span_of(inputs.back().get()).data);
-      }
-      outputs.push_back(allocate(context, k, inputs));
+      const std::vector<std::int64_t> shape = describe(context, k, requests[k], sources);
+      outputs.push_back(forward_or_allocate(context, inputs_of(k), k, shape));
       destinations.push_back(span_of(outputs.back().get()).data);
-      const TfTensor* const first = inputs[k * n].get();
-      requests[k].op = op_;
-      requests[k].dtype = dtype_of(first, name(k));
-      requests[k].count = span_of(first).bytes / static_cast<std::int64_t>(size_of(requests[k].dtype));
     }
     for (int k = 0; k < tensors; ++k) {
       requests[k].sources = {sources.data() + k * n, n};
@@ -58,22 +52,34 @@ class ReduceReplicas {
     return static_cast<std::size_t>(k) < names_.size() ? "tensor '" + names_[k] + "'" : "tensor " + std::to_string(k);
   }
 
-  // The output of tensor k, whose inputs are the last of `inputs`.
-  Tensor allocate(TfContext* context, int k, const std::vector<Tensor>& inputs) const {
-    const auto begin = inputs.end() - replicas_;
-    const std::vector<std::int64_t> shape = shape_of(begin->get());
-    for (int r = 1; r < replicas_; ++r) {
-      if (shape_of(begin[r].get()) != shape ||
-          api().TF_TensorType(begin[r].get()) != api().TF_TensorType(begin->get())) {
-        throw ArgumentError(name(k) + " differs in shape or type between replica 0 and replica " + std::to_string(r) +
-                            "; all replicas must give the same");
+  std::vector<int> inputs_of(int k) const {
+    std::vector<int> indices(replicas_);
+    std::iota(indices.begin(), indices.end(), k * replicas_);
+    return indices;
+  }
+
+  // Fills the request for tensor k and appends where its values are; TensorFlow keeps them there. Returns the shape.
+  std::vector<std::int64_t> describe(TfContext* context, int k, ReplicaTensor& request,
+                                     std::vector<const void*>& sources) const {
+    std::vector<std::int64_t> shape;
+    for (const int index : inputs_of(k)) {
+      const Tensor value = input(context, index);
+      const Span span = span_of(value.get());
+      const DType dtype = dtype_of(value.get(), name(k));
+      std::vector<std::int64_t> own = shape_of(value.get());
+      const int replica = index - k * replicas_;
+      if (replica == 0) {
+        request.op = op_;
+        request.dtype = dtype;
+        request.count = span.bytes / static_cast<std::int64_t>(size_of(dtype));
+        shape = std::move(own);
+      } else if (own != shape || dtype != request.dtype) {
+        throw ArgumentError(name(k) + " differs in shape or type between replica 0 and replica " +
+                            std::to_string(replica) + "; all replicas must give the same");
       }
+      sources.push_back(span.data);
     }
-    const Status status = new_status();
-    Tensor output(api().TF_AllocateOutput(context, k, api().TF_TensorType(begin->get()), shape.data(),
-                                          static_cast<int>(shape.size()), span_of(begin->get()).bytes, status.get()));
-    check(status.get());
-    return output;
+    return shape;
   }
 
   int replicas_;

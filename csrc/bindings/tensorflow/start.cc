@@ -75,8 +75,8 @@ class Start {
     call.shapes.push_back(static_cast<std::int64_t>(shape.size()));
     call.shapes.insert(call.shapes.end(), shape.begin(), shape.end());
     const Span given = span_of(tensor.get());
-    tensor.reset();  // memory that is referred to from here would not be forwarded
-    Tensor result = forward_or_allocate(context, i, 1 + i, shape);
+    tensor.reset();  // see forward_or_allocate
+    Tensor result = forward_or_allocate(context, {i}, 1 + i, shape);
     const Span made = span_of(result.get());
     if (made.data != given.data) {
       tensor = input(context, i);
@@ -163,6 +163,7 @@ void register_one(const char* op, void (*shapes)(TfShapeContext*, TfStatus*)) {
                 "names: list(string) = []"},
                {"values: T", "rows: int64", "token: resource"},
                {"handle: int64", "results: T"},
+               true,
                true,
                shapes});
   register_kernel(op,

@@ -71,7 +71,8 @@ void wait_shapes(TfShapeContext* context, TfStatus* status) {
 
 // Not stateful, which would put it into the chain of the token.
 void register_wait() {
-  register_op({kOpName, {"T: list(type) >= 1"}, {"handle: int64", "results: T"}, {"values: T"}, false, wait_shapes});
+  register_op(
+      {kOpName, {"T: list(type) >= 1"}, {"handle: int64", "results: T"}, {"values: T"}, false, true, wait_shapes});
   register_kernel(kOpName, api().TF_NewAsyncKernelBuilder(
                                kOpName, "CPU", [](TfConstruction*) -> void* { return new char; }, wait,
                                [](void* kernel) { delete static_cast<char*>(kernel); }));

@@ -1,9 +1,9 @@
 """The native ops of ``_tensorflow.so``, as functions on tensors, in eager mode and in graphs.
 
-A collective across processes is two ops. ``Start`` hands it to the engine and returns at once; all Starts of a group take
-the same resource, its token, so TensorFlow runs them in program order, in nested functions too, and every worker issues
-its collectives in the same order. ``Wait`` gives the results; it is outside that chain and keeps no thread, so any number
-of collectives can be in flight whatever the number of inter-op threads.
+A collective across processes is two ops. ``Start`` hands it to the engine and returns at once; all Starts of a group
+take the same resource, its token, so TensorFlow runs them in program order, in nested functions too, and every worker
+issues its collectives in the same order. ``Wait`` gives the results; it is outside that chain and keeps no thread, so
+any number of collectives can be in flight whatever the number of inter-op threads.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ def broadcast(
 def all_gather(group: Group, tensor: Any, *, name: str | None = None, timeout: float | None = None) -> Any:
     """Joins the tensors of all ranks along axis 0, in which their lengths may differ.
 
-    The ranks tell each other these lengths first, by a small collective. Arguments and errors are those of ``all_reduce``.
+    The ranks tell each other these lengths first, by a small collective. Arguments and errors are those of
+    ``all_reduce``.
     """
     tensor = tf.convert_to_tensor(tensor)
     with tf.device("CPU:0"):

@@ -6,6 +6,7 @@ test named after it says which. Each comes with the reason why the documented in
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -69,6 +70,7 @@ EXTENDED_MEMBERS = (
     "_get_variable_creator_initial_value",
     "_reduce_to",
     "_replica_ctx_all_reduce",
+    "_use_merge_call",
 )
 
 # Seconds without a heartbeat after which TensorFlow's coordination service gives a worker up. It then fails its own
@@ -150,6 +152,15 @@ def look_up(key: str, timeout: float) -> str:
         tf.errors.DeadlineExceededError: it was not there in time.
     """
     return str(_context.context().get_config_key_value(key, timeout_in_ms=max(1, int(timeout * 1000))))
+
+
+def merge_call_is_refused() -> bool:
+    """Whether the graph being made lies within that of a replica's function, like a branch of ``tf.cond``.
+
+    TensorFlow refuses to merge replicas there, and says so in no documented way before one tries.
+    """
+    outer = getattr(threading.current_thread(), "graph", None)
+    return outer is not None and not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not outer
 
 
 def adopt_devices(ops: Any, stock: Any) -> None:

@@ -113,6 +113,13 @@ class ReductionToOneDevice(CrossDeviceOps):
         return [mean_of_sum(result, len(values)) for result, values in zip(made, tensors, strict=True)]
 
 
+class _NoNcclError(errors.BackendError):
+    """Keeps its type through ``tf.function``, which makes errors anew if their class has the plain constructor."""
+
+    __init__ = Exception.__init__
+    rank = peer = collective = sequence = name = age = None
+
+
 class NcclAllReduce(CrossDeviceOps):
     """NCCL all-reduce, which this build does not have: every use raises ``collectives.BackendError``.
 
@@ -127,7 +134,7 @@ class NcclAllReduce(CrossDeviceOps):
         self.packs = _pack_number(num_packs)
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise errors.BackendError(
+        raise _NoNcclError(
             "NcclAllReduce: this build of collectives has no NCCL; use collectives.tensorflow.RingAllReduce(), which "
             "reduces over the memory of the host"
         )

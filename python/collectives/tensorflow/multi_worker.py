@@ -156,6 +156,11 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             return super()._reduce_to(reduce_op, value, destinations, options)
         return tf.nest.map_structure(lambda one: self._reduce_to(reduce_op, one, destinations, options), value)
 
+    def _use_merge_call(self) -> bool:
+        # With one replica there is nothing to merge, so reducing works where TensorFlow refuses a merge call.
+        alone = len(self.worker_devices) == 1
+        return bool(super()._use_merge_call()) and not (alone and _private.merge_call_is_refused())
+
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         ops, _ = _private.get_extended_ops(self)
         return ops._all_reduce(reduce_op, value, 0, options)
