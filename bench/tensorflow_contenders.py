@@ -2,8 +2,8 @@
 
 A step is forward, backward, the all-reduce of all gradients by ``ReplicaContext.all_reduce`` and the update, in one
 ``tf.function``, as an optimizer of Keras does it. The all-reduce part is a ``tf.function`` that holds only the
-batch-reduce of gradients of the model's shapes. They are its arguments (constants would be folded), are written anew before
-each call (outside the time), and all reduced values on all devices are its results.
+batch-reduce of gradients of the model's shapes. They are its arguments (constants would be folded), are written anew
+before each call (outside the time), and all reduced values on all devices are its results.
 """
 
 from __future__ import annotations

@@ -24,6 +24,13 @@ class ChildError(Exception):
     """A process failed, or does not answer."""
 
 
+def machine_seconds() -> float:
+    """Processor seconds that all cores of this machine were busy, or taken away by its host."""
+    fields = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]]
+    idle = fields[3] + fields[4]
+    return (sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK")
+
+
 class Children:
     """Processes that do the same at the same time: one, or a pair of workers.
 
@@ -86,6 +93,14 @@ class Children:
     def _log(self, index: int) -> str:
         lines = self._logs[index].read_text(errors="replace").splitlines() if self._logs[index].exists() else []
         return "; the end of what it wrote:\n" + "\n".join(lines[-_SHOWN:]) if lines else ""
+
+    def seconds(self) -> float:
+        """Processor seconds that they have taken."""
+        total = 0
+        for process in self._processes:
+            fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> list[str]:
         """Ends them; what was wrong with that."""

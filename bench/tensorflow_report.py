@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from placement import PLACEMENTS
-from table import grid, number
+from table import DISTURBED_PART, grid, number
 
 # (group, part, ours, theirs, what ours over theirs must not exceed, if anything)
 _Comparison = tuple[str, str, str, str, float | None]
@@ -126,9 +126,9 @@ def as_text(report: dict[str, Any]) -> str:
                 ratio["part"],
                 ratio["ours"],
                 ratio["theirs"],
-                number(ratio["ratio"]),
-                _quartiles(ratio["quartiles"]),
-                "" if target is None else f"<= {number(target)}",
+                _fraction(ratio["ratio"]),
+                " .. ".join(_fraction(value) for value in ratio["quartiles"]),
+                "" if target is None else f"<= {_fraction(target)}",
                 "" if target is None else "met" if ratio["met"] else "NOT MET",
             )
         )
@@ -136,13 +136,22 @@ def as_text(report: dict[str, Any]) -> str:
         (
             grid(lines, [True, True, False, False, False, False]),
             grid(ratios, [True, True, True, True, False, False, False, True]),
-            _where(report["rows"]),
+            _where(report["rows"]) + _busy(report["others"]),
         )
     )
 
 
+def _fraction(value: float) -> str:
+    return f"{value:.2f}"
+
+
 def _quartiles(values: list[float]) -> str:
     return f"{number(values[0])} .. {number(values[1])}"
+
+
+def _busy(others: float) -> str:
+    text = f"; other programs took {others:.0%} of the processors' time"
+    return text + ", so times are too long and ratios uncertain" if others > DISTURBED_PART else text
 
 
 def _where(rows: list[dict[str, Any]]) -> str:

@@ -5,21 +5,23 @@
 
 The model is a perceptron 784-700-500-10 with a batch of 128 in all. Measured are the step, and the all-reduce part
 alone: a tf.function that holds only the batch-reduce of gradients of the model's shapes. Contenders are, on 2 and on 8
-logical CPUs of one process, TensorFlow's ReductionToOneDevice, HierarchicalCopyAllReduce, default and DTensor, and ours;
-on two workers, which are processes, TensorFlow's MultiWorkerMirroredStrategy and ours over shared memory and over TCP.
+logical CPUs of one process, TensorFlow's ReductionToOneDevice, HierarchicalCopyAllReduce, default and DTensor, and
+ours; on two workers, which are processes, TensorFlow's MultiWorkerMirroredStrategy and ours over shared memory and over
+TCP.
 
 All of them take turns, in blocks of some 40 ms and in an order that is drawn anew in each round. The first call of a
 block does not count; a call takes as long as on the slowest worker. A time is the median of the medians of blocks, a
 ratio one of two such times; the quartiles of a ratio are of the ratios within rounds. Gradients are written anew before
 each all-reduce, outside the time, as a training does it (--inputs unchanged: not). Results are checked in the same run:
 reduced gradients against NumPy, exactly, before and after; losses of the first steps against a model in NumPy; and by
-the engine's counters, who moved the bytes. Exit codes: 0, 1 when a process failed or anything was wrong, 2 when what was
-asked for is not possible. Targets that are not met leave it at 0.
+the engine's counters, who moved the bytes. Exit codes: 0, 1 when a process failed or anything was wrong, 2 when what
+was asked for is not possible. Targets that are not met leave it at 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -36,7 +38,7 @@ import plot
 import progress
 import tensorflow_model as model
 from placement import Probe
-from tensorflow_processes import ChildError, Children
+from tensorflow_processes import ChildError, Children, machine_seconds
 from tensorflow_report import Block, Case, Report, as_text
 
 GROUPS = {"2 replicas": ("2 replicas",), "8 replicas": ("8 replicas",), "2 workers": ("tf", "shm", "tcp")}
@@ -55,6 +57,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.json and not os.access(arguments.json.absolute().parent, os.W_OK):
         parser.error(f"{arguments.json} cannot be written: no such folder, or no permission")
+    if importlib.util.find_spec("tensorflow") is None:
+        parser.error("TensorFlow is not installed: pip install '.[tensorflow]'")
     groups = arguments.group or list(GROUPS)
     duration = arguments.duration or (3.0 if arguments.quick else 90.0)
     print(f"# collectives {collectives.__version__} from {Path(collectives.__file__).parent}; {plot.machine()}")
@@ -116,6 +120,7 @@ def _seconds(text: str) -> float:
 class _Run:
     def __init__(self, holders: list[Children], inputs: str) -> None:
         self._inputs = inputs
+        self._holders = holders
         self._where: dict[tuple[str, str], Children] = {
             key: holder for holder in holders for key in holder.contenders()
         }
@@ -167,6 +172,7 @@ class _Run:
         probe = _Probe()
         try:
             begin = time.monotonic()
+            others = self._seconds_of_others()
             rounds = 0
             while rounds < LEAST_ROUNDS or time.monotonic() - begin < duration:
                 cases = list(self._cases)
@@ -177,10 +183,14 @@ class _Run:
                     report.add(case, Block(statistics.median(times[1:]) / 1e6, before, probe()))
                     bar.update(min(1.0, (time.monotonic() - begin) / duration))
                 rounds += 1
+            part = (self._seconds_of_others() - others) / ((time.monotonic() - begin) * (os.cpu_count() or 1))
         finally:
             bar.close()
             probe.close()
-        return {"inputs": self._inputs, **report.as_json()}
+        return {"inputs": self._inputs, "rounds": rounds, "others": max(0.0, part), **report.as_json()}
+
+    def _seconds_of_others(self) -> float:
+        return machine_seconds() - time.process_time() - sum(holder.seconds() for holder in self._holders)
 
     def _block(self, case: Case, iterations: int) -> list[int]:
         key = (case.group, case.name)
