@@ -69,13 +69,15 @@ def _execute(command: str, contenders: dict[tuple[str, str], Any], wait: Callabl
         if part == "step":
             return contender.time_steps(iterations, wait)
         return contender.time_reductions(iterations, wait, fresh)
-    if command == "losses":
-        return contenders[arguments[0]].losses()
-    assert command == "check", command
-    key, scale = arguments
     before = _moved()
-    wrong = contenders[key].count_wrong(scale)
-    return wrong, {name: total - before.get(name, 0) for name, total in _moved().items()}
+    if command == "losses":
+        result = contenders[arguments[0]].losses()
+    else:
+        assert command == "check", command
+        key, scale = arguments
+        result = contenders[key].count_wrong(scale)
+    moved = {name: total - before.get(name, 0) for name, total in _moved().items()}
+    return result, {name: n for name, n in moved.items() if n}
 
 
 def _moved() -> dict[str, int]:

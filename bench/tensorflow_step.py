@@ -138,9 +138,12 @@ class _Run:
         expected = model.losses()
         problems = []
         for (group, name), holder in self._where.items():
-            found = np.sum(holder.do("losses", (group, name)), axis=0)
+            answers = holder.do("losses", (group, name))
+            found = np.sum([losses for losses, _ in answers], axis=0)
             if name != "no all-reduce" and not np.allclose(found, expected, rtol=TOLERANCE, atol=0):
                 problems.append(f"{group}, {name}: losses {found.tolist()} where NumPy has {expected}")
+            for _, moved in answers:
+                problems += _wrong_bytes(group, name, moved, model.CHECKED_STEPS)
         return problems
 
     def check_sums(self, scale: float) -> list[str]:
@@ -150,14 +153,9 @@ class _Run:
             if name in STEP_ONLY:
                 continue
             for index, (wrong, moved) in enumerate(holder.do("check", (group, name), scale)):
-                who = f"{group}, {name}, process {index}"
                 if wrong:
-                    problems.append(f"{who}: {wrong} elements are not the sum")
-                carried = {key: n for key, n in moved.items() if n}
-                expected = _carried(group, name)
-                # Over a network a ring of two sends and receives what it has; other algorithms differ by a little.
-                if carried.keys() != expected.keys() or any(n < expected[key] for key, n in carried.items()):
-                    problems.append(f"{who}: our engine moved {carried or 'nothing'}, and should have {expected}")
+                    problems.append(f"{group}, {name}, process {index}: {wrong} elements are not the sum")
+                problems += _wrong_bytes(group, name, moved, 1)
         return problems
 
     def measure(self, duration: float) -> dict[str, Any]:
@@ -198,13 +196,18 @@ class _Run:
         return [max(times) for times in zip(*answers, strict=True)]
 
 
-def _carried(group: str, name: str) -> dict[str, int]:
-    """The least that our engine must have moved in one all-reduce, by kind."""
+def _wrong_bytes(group: str, name: str, moved: dict[str, int], times: int) -> list[str]:
+    """What is wrong with the bytes, by kind, that our engine has moved in a process in so many all-reduces."""
     if name.startswith(THEIRS):
-        return {}
-    if group == "2 workers":
-        return {"replicas": model.NBYTES, name: model.NBYTES}
-    return {"replicas": int(group.split()[0]) * model.NBYTES}
+        least = {}
+    elif group == "2 workers":
+        least = {name: model.NBYTES * times}  # any all-reduce of two ranks sends as much as it reduces
+        moved = {kind: n for kind, n in moved.items() if kind != "replicas"}
+    else:
+        least = {"replicas": int(group.split()[0]) * model.NBYTES * times}
+    if moved.keys() == least.keys() and all(moved[kind] >= n for kind, n in least.items()):
+        return []
+    return [f"{group}, {name}: our engine moved {moved or 'nothing'}, and should have {least or 'nothing'}"]
 
 
 class _Probe:
