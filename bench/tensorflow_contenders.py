@@ -2,8 +2,9 @@
 
 A step is forward, backward, the all-reduce of all gradients by ``ReplicaContext.all_reduce`` and the update, in one
 ``tf.function``, as an optimizer of Keras does it. The all-reduce part is a ``tf.function`` that holds only the
-batch-reduce of gradients of the model's shapes. They are its arguments (constants would be folded), are written anew
-before each call (outside the time), and all reduced values on all devices are its results.
+batch-reduce of gradients of the model's shapes. They lie in variables, one on each device (constants would be folded,
+and dozens of arguments take Python longer than TensorFlow takes for the rest), and are written anew before each call,
+outside the time. All reduced values on all devices are its results.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class UnderStrategy:
 
     Args:
         strategy: it is this process's part of `replicas` replicas.
-        reduces: whether there is an all-reduce at all.
+        reduces: whether there is an all-reduce at all. Without, what is measured is what goes around it.
     """
 
     def __init__(self, strategy: Any, *, reduces: bool = True) -> None:
@@ -57,11 +58,16 @@ class UnderStrategy:
             spread(lambda r, k=k: tf.constant(model.gradients(r)[k]))  # type: ignore[misc]
             for k in range(len(model.SHAPES))
         ]
+        with strategy.scope():
+            self._gradients = [
+                tf.Variable(tf.zeros(shape), trainable=False, synchronization=tf.VariableSynchronization.ON_READ)
+                for shape in model.SHAPES
+            ]
         self._step = tf.function(self._trace_step)
-        self._fresh = tf.function(self._trace_fresh)
+        self._write = tf.function(self._trace_write)
         self._reduce = tf.function(self._trace_reduce)
 
-    def _trace_step(self, x: Any, labels: Any) -> Any:
+    def _trace_step(self) -> Any:
         def update(strategy: Any, gradients: Any) -> None:
             for variable, gradient in zip(self._variables, gradients, strict=True):
                 strategy.extended.update(variable, lambda v, g: v.assign_sub(model.RATE * g), args=(gradient,))
@@ -76,46 +82,48 @@ class UnderStrategy:
             context.merge_call(update, args=(gradients,))
             return loss
 
-        return self._strategy.experimental_local_results(self._strategy.run(of_replica, args=(x, labels)))
+        return self._strategy.experimental_local_results(self._strategy.run(of_replica, args=(self._x, self._labels)))
 
-    def _trace_fresh(self, base: Any, scale: Any) -> Any:
-        return self._strategy.run(lambda gs: [g * scale for g in gs], args=(base,))
+    def _trace_write(self, scale: Any) -> None:
+        def of_replica(base: Any) -> None:
+            for variable, values in zip(self._gradients, base, strict=True):
+                variable.assign(values * scale)
 
-    def _trace_reduce(self, gradients: Any) -> Any:
-        # Arguments of functions know no device, gradients of a real step do, and strategies look at it.
-        gradients = self._strategy.run(lambda gs: [tf.identity(g) for g in gs], args=(gradients,))
-        reduced = self._strategy.extended.batch_reduce_to(
-            tf.distribute.ReduceOp.SUM, list(zip(gradients, self._variables, strict=True))
-        )
-        return [self._strategy.experimental_local_results(value) for value in reduced]
+        self._strategy.run(of_replica, args=(self._base,))
+
+    def _trace_reduce(self) -> Any:
+        gradients = self._strategy.run(lambda: [variable.read_value() for variable in self._gradients])
+        reduced = gradients
+        if self._reduces:
+            reduced = self._strategy.extended.batch_reduce_to(
+                tf.distribute.ReduceOp.SUM, list(zip(gradients, self._variables, strict=True))
+            )
+        return [one for value in reduced for one in self._strategy.experimental_local_results(value)]
 
     def losses(self) -> list[float]:
         """This process's part of the loss, of the first steps."""
-        return [sum(float(loss) for loss in self._step(self._x, self._labels)) for _ in range(model.CHECKED_STEPS)]
+        return [sum(float(loss) for loss in self._step()) for _ in range(model.CHECKED_STEPS)]
 
     def count_wrong(self, scale: float) -> int:
         """Elements of reduced gradients, over all devices of this process, that are not the sum."""
         if not self._reduces:
             return 0
-        found = self._reduce(self._fresh(self._base, tf.constant(scale)))
+        self._write(tf.constant(scale))
+        found = self._reduce()
         here = len(self._strategy.experimental_local_results(self._base[0]))
-        wrong = 0
-        for values, expected in zip(found, model.total(self._replicas, scale), strict=True):
-            assert len(values) == here, f"{len(values)} results for {here} replicas"
-            wrong += sum(int(np.count_nonzero(value.numpy() != expected)) for value in values)
-        return wrong
+        expected = [total for total in model.total(self._replicas, scale) for _ in range(here)]
+        return sum(int(np.count_nonzero(value.numpy() != total)) for value, total in zip(found, expected, strict=True))
 
     def time_steps(self, iterations: int, wait: Wait) -> list[int]:
         """Nanoseconds of each step."""
-        return _timed(lambda _: (self._x, self._labels), self._step, iterations, wait)
+        return _timed(_nothing, self._step, iterations, wait)
 
     def time_reductions(self, iterations: int, wait: Wait, fresh: bool) -> list[int]:
         """Nanoseconds of each batch-reduce, of gradients that are written anew before each, or always the same."""
-        if not fresh:
-            gradients = self._fresh(self._base, tf.constant(1.0))
-            return _timed(lambda _: (gradients,), self._reduce, iterations, wait)
         scales = [tf.constant(float(1 << i)) for i in range(4)]
-        return _timed(lambda i: (self._fresh(self._base, scales[i % 4]),), self._reduce, iterations, wait)
+        self._write(scales[0])
+        write = (lambda i: self._write(scales[i % 4])) if fresh else _nothing
+        return _timed(write, self._reduce, iterations, wait)
 
 
 class UnderDTensor:
@@ -139,16 +147,16 @@ class UnderDTensor:
         )
         self._step = tf.function(self._trace_step)
 
-    def _trace_step(self, x: Any, labels: Any) -> Any:
+    def _trace_step(self) -> Any:
         with tf.GradientTape() as tape:
-            loss = forward(self._variables, x, labels)
+            loss = forward(self._variables, self._x, self._labels)
         for variable, gradient in zip(self._variables, tape.gradient(loss, self._variables), strict=True):
             variable.assign_sub(model.RATE * gradient)
         return loss
 
     def losses(self) -> list[float]:
         """The loss of the first steps."""
-        return [float(self._step(self._x, self._labels).numpy()) for _ in range(model.CHECKED_STEPS)]
+        return [float(self._step().numpy()) for _ in range(model.CHECKED_STEPS)]
 
     def count_wrong(self, scale: float) -> int:
         """There is no all-reduce to call by itself."""
@@ -157,22 +165,22 @@ class UnderDTensor:
     def time_steps(self, iterations: int, wait: Wait) -> list[int]:
         """Nanoseconds of each step."""
 
-        def step(x: Any, labels: Any) -> Any:
-            return self._step(x, labels).numpy()  # DTensor returns before the step is done
-
-        return _timed(lambda _: (self._x, self._labels), step, iterations, wait)
+        # DTensor returns before the step is done.
+        return _timed(_nothing, lambda: self._step().numpy(), iterations, wait)
 
 
-def _timed(
-    inputs: Callable[[int], tuple[Any, ...]], function: Callable[..., Any], iterations: int, wait: Wait
-) -> list[int]:
+def _nothing(_: int) -> None:
+    pass
+
+
+def _timed(prepare: Callable[[int], None], function: Callable[[], Any], iterations: int, wait: Wait) -> list[int]:
     times = []
     now = time.perf_counter_ns
     for i in range(iterations):
-        arguments = inputs(i)
+        prepare(i)
         wait()
         begin = now()
-        result = function(*arguments)
+        result = function()
         times.append(now() - begin)
-        del result, arguments  # so that freeing them is not in the next time
+        del result  # so that freeing it is not in the next time
     return times
