@@ -65,7 +65,7 @@ class UnderStrategy:
             ]
         self._step = tf.function(self._trace_step)
         self._write = tf.function(self._trace_write)
-        self._reduce = tf.function(self._trace_reduce)
+        self._reduce = tf.function(self._trace_reduce).get_concrete_function()  # which Python calls faster
 
     def _trace_step(self) -> Any:
         def update(strategy: Any, gradients: Any) -> None:

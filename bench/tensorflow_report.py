@@ -9,6 +9,8 @@ import numpy as np
 from placement import PLACEMENTS
 from table import DISTURBED_PART, grid, number
 
+NOTHING = "no all-reduce"
+
 # (group, part, ours, theirs, what ours over theirs must not exceed, if anything)
 _Comparison = tuple[str, str, str, str, float | None]
 
@@ -88,6 +90,7 @@ class Report:
             if not mine or not other:
                 continue  # the group was not asked for
             low, high = np.percentile(np.divide(mine, other), (25, 75))
+            around = np.median(self._medians(Case(group, NOTHING, part)) or [np.nan])
             ratio = float(np.median(mine) / np.median(other))
             found.append(
                 {
@@ -96,6 +99,8 @@ class Report:
                     "ours": ours,
                     "theirs": theirs,
                     "ratio": ratio,
+                    # Without what is around it: of little use where it is most of both.
+                    "net": _net(np.median(mine) - around, np.median(other) - around),
                     "quartiles": [float(low), float(high)],
                     "target": target,
                     "met": None if target is None else ratio <= target,
@@ -105,6 +110,11 @@ class Report:
 
     def _medians(self, case: Case) -> list[float]:
         return [block.median for block in self._blocks.get(case, [])]
+
+
+def _net(mine: float, other: float) -> float | None:
+    """The quotient of what an all-reduce adds to a time; None where noise hides it."""
+    return float(mine / other) if mine > 0 and other > 0 else None
 
 
 def as_text(report: dict[str, Any]) -> str:
@@ -117,7 +127,7 @@ def as_text(report: dict[str, Any]) -> str:
             row = times.get((group, name, part))
             cells += ["-", ""] if row is None else [number(row["time_ms"]), _quartiles(row["time_ms_quartiles"])]
         lines.append((group, name, *cells))  # type: ignore[arg-type]
-    ratios = [("", "", "ours", "theirs", "ours / theirs", "quartiles", "must be", "")]
+    ratios = [("", "", "ours", "theirs", "ours / theirs", "quartiles", "must be", "", "net")]
     for ratio in report["ratios"]:
         target = ratio["target"]
         ratios.append(
@@ -130,12 +140,13 @@ def as_text(report: dict[str, Any]) -> str:
                 " .. ".join(_fraction(value) for value in ratio["quartiles"]),
                 "" if target is None else f"<= {_fraction(target)}",
                 "" if target is None else "met" if ratio["met"] else "NOT MET",
+                "-" if ratio["net"] is None else _fraction(ratio["net"]),
             )
         )
     return "\n\n".join(
         (
             grid(lines, [True, True, False, False, False, False]),
-            grid(ratios, [True, True, True, True, False, False, False, True]),
+            grid(ratios, [True, True, True, True, False, False, False, True, False]),
             _where(report["rows"]) + _busy(report["others"]),
         )
     )

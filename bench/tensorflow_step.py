@@ -11,12 +11,13 @@ TCP.
 
 All of them take turns, in blocks of some 40 ms and in an order that is drawn anew in each round. The first call of a
 block does not count; a call takes as long as on the slowest worker. A time is the median of the medians of blocks, a
-ratio one of two such times; the quartiles of a ratio are of the ratios within rounds. "no all-reduce" is what goes
-around it, the step or the same function without. Gradients are written anew before
-each all-reduce, outside the time, as a training does it (--inputs unchanged: not). Results are checked in the same run:
-reduced gradients against NumPy, exactly, before and after; losses of the first steps against a model in NumPy; and by
-the engine's counters, who moved the bytes. Exit codes: 0, 1 when a process failed or anything was wrong, 2 when what
-was asked for is not possible. Targets that are not met leave it at 0.
+ratio one of two such times; the quartiles of a ratio are of the ratios within rounds. "no all-reduce" is the
+step, or the function, without one; "net" the ratio when that is taken from both. Gradients are written anew before each
+all-reduce, outside the time, as a training does it (--inputs unchanged: not).
+
+Results are checked in the same run: reduced gradients against NumPy, exactly, before and after; losses of the first
+steps against a model in NumPy; and by the engine's counters, who moved the bytes. Exit codes: 0, 1 when a process
+failed or anything was wrong, 2 when what was asked for is not possible. Targets that are not met leave it at 0.
 """
 
 from __future__ import annotations
@@ -40,11 +41,10 @@ import progress
 import tensorflow_model as model
 from placement import Probe
 from tensorflow_processes import ChildError, Children, machine_seconds
-from tensorflow_report import Block, Case, Report, as_text
+from tensorflow_report import NOTHING, Block, Case, Report, as_text
 
 GROUPS = {"2 replicas": ("2 replicas",), "8 replicas": ("8 replicas",), "2 workers": ("tf", "shm", "tcp")}
 STEP_ONLY = "tf dtensor"
-NOTHING = "no all-reduce"
 THEIRS = ("tf", NOTHING)  # how names begin that are not ours
 BLOCK = 0.04  # seconds
 LEAST, MOST = 4, 60  # calls in a block

@@ -68,17 +68,20 @@ def test_ratios(module):
     report = module("tensorflow_report")
     ours = report.Case("8 replicas", "ring", "all-reduce")
     theirs = report.Case("8 replicas", "tf default", "all-reduce")
-    collected = report.Report([ours, theirs])
+    nothing = report.Case("8 replicas", report.NOTHING, "all-reduce")
+    collected = report.Report([ours, theirs, nothing])
     for mine, other in ((1.0, 8.0), (2.0, 8.0), (3.0, 6.0)):
         collected.add(ours, report.Block(mine, "near", "near"))
         collected.add(theirs, report.Block(other, "near", "far"))
+        collected.add(nothing, report.Block(0.5, "near", "near"))
     found = collected.as_json()
     (ratio,) = found["ratios"]
     assert ratio["ratio"] == 2 / 8
+    assert ratio["net"] == (2 - 0.5) / (8 - 0.5)
     assert ratio["quartiles"] == [(1 / 8 + 2 / 8) / 2, (2 / 8 + 3 / 6) / 2]  # of 1/8, 2/8, 3/6
     assert ratio["target"] == 0.25
     assert ratio["met"] is True
-    assert [row["placements"] for row in found["rows"]] == [{"near": 3}, {"mixed": 3}]
+    assert [row["placements"] for row in found["rows"]] == [{"near": 3}, {"mixed": 3}, {"near": 3}]
     collected.add(ours, report.Block(3.0, "near", "near"))
     collected.add(theirs, report.Block(6.0, "near", "near"))
     found = collected.as_json()
