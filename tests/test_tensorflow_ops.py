@@ -83,7 +83,8 @@ def test_reduce_replicas_has_the_bits_of_cross_device_ops(combination, in_functi
             return _ops.reduce_replicas(tensors, "sum", combination, 2 if combination == "chain" else 1)
 
         results = (tf.function(reduce) if in_function else reduce)(tensors)
-        assert _ops.replica_bytes() - before == sum(a.nbytes for values in arrays for a in values)
+        read = sum(a.nbytes for values in arrays for a in values) if replicas > 1 else 0
+        assert _ops.replica_bytes() - before == read
         ops = COMBINATIONS[combination](2) if combination == "chain" else COMBINATIONS[combination]()
         expected = ops.batch_reduce("sum", [(values, [0]) for values in arrays])
         for values, result, (wanted,) in zip(arrays, results, expected, strict=True):
@@ -208,6 +209,21 @@ def test_results_take_the_place_of_inputs_that_nobody_needs():
     assert returned(on_ranks(2, work)) == [(6, 3, 1, 1), (6, 3, 2, 2)]
 
 
+def test_only_starts_are_stateful():
+    """Anything else that is would be put into one chain with them, so that one collective could be in flight."""
+
+    def work(group):
+        @tf.function
+        def step(x):
+            return _ops.all_reduce(group, _ops.reduce_replicas([[x, x]], "sum", "canonical"), "sum")[0]
+
+        operations = step.get_concrete_function(tf.ones(3)).graph.get_operations()
+        return {o.type: o.op_def.is_stateful for o in operations if o.type.startswith("Collectives")}
+
+    expected = {"CollectivesReduceReplicas": False, "CollectivesStart": True, "CollectivesWait": False}
+    assert returned(on_ranks(1, work)) == [expected]
+
+
 def test_many_in_flight_in_nested_functions_and_conditionals():
     def work(group):
         @tf.function
@@ -248,11 +264,11 @@ def test_starts_of_a_graph_of_tensorflow_1_are_ordered():
 def test_a_disagreement_names_tensor_and_ranks():
     def shapes(group):
         tensors = [tf.ones(4), tf.ones([2, 3] if group.rank else [3, 2])]
-        _ops.all_reduce(group, tensors, "sum", names=["dense/bias", "dense/kernel"])
+        return _ops.all_reduce(group, tensors, "sum", names=["dense/bias", "dense/kernel"])
 
     def dtypes(group):
         x = tf.ones(4, tf.float64 if group.rank else tf.float32)
-        _ops.all_reduce(group, [x], "sum", names=["dense/bias"])
+        return _ops.all_reduce(group, [x], "sum", names=["dense/bias"])
 
     for work, words in (
         (shapes, ["'dense/kernel'", "rank 0 has shape (3, 2)", "rank 1 has shape (2, 3)"]),

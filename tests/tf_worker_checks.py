@@ -230,7 +230,7 @@ def opposite_orders(ordered: bool) -> Any:
     def run() -> Any:
         def in_replica() -> Any:
             context = tf.distribute.get_replica_context()
-            values = [tf.fill([1000], 1.0), tf.fill([1000], 2.0)]
+            values = [tf.fill([1000], 1.0), tf.fill([2000], 2.0)]
             order = (0, 1) if ordered or rank() == 0 else (1, 0)
             results = {i: context.all_reduce("SUM", values[i]) for i in order}
             return [results[0][0], results[1][0]]

@@ -181,7 +181,9 @@ void register_op(const OpDefinition& definition) {
   for (const char* output : definition.outputs) {
     api().TF_OpDefinitionBuilderAddOutput(builder, output);
   }
-  api().TF_OpDefinitionBuilderSetIsStateful(builder, definition.stateful);
+  if (definition.stateful) {  // TensorFlow takes no notice of the argument
+    api().TF_OpDefinitionBuilderSetIsStateful(builder, true);
+  }
   // TensorFlow turns the error "unavailable" of all other ops into "internal".
   if (definition.communicates && api().set_is_distributed_communication != nullptr) {
     api().set_is_distributed_communication(builder);

@@ -31,7 +31,8 @@ __all__ = ["join", "start_context", "start_timeout"]
 
 _log = logging.getLogger("collectives")
 _KEY = "collectives/rendezvous"
-_PROBE = 1.0  # seconds for one connection, to say who is missing
+_PROBE = 1.0  # seconds for a connection, to see who is there
+_PAUSE = 0.05  # seconds between two looks
 
 _lock = threading.Lock()
 _jobs: list[tuple[TFConfig, Group]] = []  # at most one, kept until the process ends
@@ -43,30 +44,25 @@ def start_timeout(timeout: float | None) -> float:
 
 
 def start_context(start: Callable[[], None], config: TFConfig, timeout: float) -> None:
-    """Runs `start`, which brings up TensorFlow's context, within `timeout` seconds.
+    """Runs `start`, which brings up TensorFlow's context and its server.
 
-    TensorFlow waits there for all workers, without a bound on rank 0. So it waits in a thread that is given up.
+    In there rank 0 waits for all others without a bound, and no signal and no thread of Python gets through. So it
+    waits for their servers first. The others wait in there, for as long as the coordination service was configured
+    to. Only a worker that dies between the start of its server and its registration can still hold up rank 0.
 
     Raises:
-        tf.errors.DeadlineExceededError: workers are missing. TensorFlow cannot be used in this process any more.
+        tf.errors.DeadlineExceededError: workers are missing.
     """
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            start()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, name="collectives-start", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if thread.is_alive():
-        raise _late(config, timeout)
-    if failures:
-        if isinstance(failures[0], (tf.errors.DeadlineExceededError, tf.errors.UnavailableError)):
-            raise _late(config, timeout) from failures[0]
-        raise failures[0]
+    end = time.monotonic() + timeout
+    absent = [rank for rank in range(config.size) if rank != config.rank]
+    while config.rank == 0 and (absent := [rank for rank in absent if _no_answer(config, rank)]):
+        if time.monotonic() > end:
+            raise _late(config, timeout)
+        time.sleep(_PAUSE)
+    try:
+        start()
+    except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
+        raise _late(config, timeout) from error
 
 
 def join(config: TFConfig, timeout: float) -> Group | None:
@@ -171,23 +167,26 @@ def _translated(error: errors.CollectivesError, config: TFConfig) -> Exception:
     return result
 
 
+def _no_answer(config: TFConfig, rank: int) -> str:
+    """Why the server of a worker cannot be reached; "" when it can be."""
+    host, _, port = config.members[rank][2].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def _late(config: TFConfig, timeout: float) -> Exception:
-    missing = []
-    for rank, (_, _, address) in enumerate(config.members):
-        host, _, port = address.rpartition(":")
-        if rank == config.rank:
-            continue
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE).close()
-        except OSError as error:
-            missing.append(f"{_name(config, rank)} ({error.strerror or error})")
-    text = f"nothing answers at {', '.join(missing)}" if missing else "all answer at their addresses now"
+    others = [rank for rank in range(config.size) if rank != config.rank]
+    missing = [f"{_name(config, rank)} ({why})" for rank in others if (why := _no_answer(config, rank))]
+    text = f"nothing answers for {', '.join(missing)}" if missing else "all answer at their addresses now"
     result: Exception = tf.errors.DeadlineExceededError(
         None,
         None,
         f"{_name(config, config.rank)} waited {timeout:g} s for the {config.size} workers of its cluster to start; "
         f"{text}. Look at the output of the missing workers, or allow more time by timeout_seconds of the "
-        "CommunicationOptions or COLLECTIVES_TIMEOUT. TensorFlow cannot be used in this process any more",
+        "CommunicationOptions or by COLLECTIVES_TIMEOUT",
     )
     return result
 

@@ -110,6 +110,8 @@ def reduce_replicas(
     Returns:
         One tensor for each of ``tensors``.
     """
+    if len(tensors[0]) == 1:
+        return [tf.identity(value) for (value,) in tensors]
     flat = [value for values in tensors for value in values]
     with tf.device("CPU:0"):
         results = _native.collectives_reduce_replicas(

@@ -130,11 +130,6 @@ def configure_coordination(cluster_spec: Any, jobs: dict[str, int], register_tim
     )
 
 
-def ensure_context() -> None:
-    """Starts TensorFlow's context, and with it the server and the coordination service of this process."""
-    _context.context().ensure_initialized()
-
-
 def context_is_up() -> bool:
     """Whether that has happened."""
     return bool(_context.context()._initialized)

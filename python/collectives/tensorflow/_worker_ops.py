@@ -15,6 +15,7 @@ import tensorflow as tf
 from . import _ops, _private, _replica_ops
 from ._dtypes import mean_of_sum
 from ._worker_slices import sum_over_workers
+from .cross_device_ops import NcclAllReduce
 
 __all__ = ["WorkerOps", "packs_of"]
 
@@ -51,6 +52,7 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
         self.options = options
         if choice is not None:
             self.combination, self.packs, self.algorithm = choice.combination, choice.packs, choice.algorithm
+        self._refusal = choice if isinstance(choice, NcclAllReduce) else None
 
     @property
     def _num_between_graph_workers(self) -> int:
@@ -97,6 +99,8 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
 
     def _reduce_everywhere(self, tensors: Sequence[Any], names: Sequence[str], mean: bool, options: Any) -> list[Any]:
         """Reduces over all replicas of all workers; one result for each of `tensors`."""
+        if self._refusal is not None:
+            self._refusal.reduce()  # raises
         if self.group is None:
             return self._reduce(tensors, names, mean)
         options = self._merged(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -98,6 +99,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             job = None if config is None else config.task_type
             raise ValueError(f"the task of this process is {job!r}; chief, worker and evaluator can make this strategy")
         timeout = _job.start_timeout(_private.communication_options(self).timeout_seconds)
+        end = time.monotonic() + timeout
         initialize = super()._initialize_multi_worker
         if _private.context_is_up():
             _private.mark_server_started(self)  # by an earlier strategy, or else _job.join says what is wrong
@@ -108,7 +110,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             jobs = {str(job): len(config.cluster[job]) for job in ("chief", "worker") if job in config.cluster}
             _private.configure_coordination(cluster_resolver.cluster_spec(), jobs, timeout)
             _job.start_context(lambda: initialize(cluster_resolver), config, timeout)
-        self._group = _job.join(config, timeout)
+        self._group = _job.join(config, max(1.0, end - time.monotonic()))
         self._take_ops()
 
     def _take_ops(self) -> None:

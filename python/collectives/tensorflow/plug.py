@@ -17,6 +17,11 @@ _Strategy = TypeVar("_Strategy", bound=tf.distribute.Strategy)
 _V1 = tf.compat.v1.distribute
 _MIRRORED = (tf.distribute.MirroredStrategy, _V1.MirroredStrategy)
 _CENTRAL = (tf.distribute.experimental.CentralStorageStrategy, _V1.experimental.CentralStorageStrategy)
+_TPU = (
+    tf.distribute.TPUStrategy,
+    tf.distribute.experimental.TPUStrategy,
+    _V1.experimental.TPUStrategy,
+)
 _SINGLE = (tf.distribute.OneDeviceStrategy, _V1.OneDeviceStrategy, _private.DefaultStrategy)
 
 
@@ -61,7 +66,7 @@ def plug(strategy: _Strategy, cross_device_ops: CrossDeviceOps) -> _Strategy:
         from . import multi_worker
 
         multi_worker.plug_into(strategy, cross_device_ops)
-    elif isinstance(strategy, tf.distribute.TPUStrategy):
+    elif isinstance(strategy, _TPU):
         raise TypeError(
             "TPUStrategy reduces over the interconnect of the TPU by XLA's own collectives, and collectives cannot "
             "take their place. Use it as it is; or, on CPUs and GPUs, tf.distribute.MirroredStrategy or "
