@@ -97,7 +97,10 @@ std::shared_ptr<Flight> Flights::find(const TfTensor* handle) {
 
 void Flights::when_over(const std::shared_ptr<Flight>& flight, std::function<void()> over) {
   try {
-    flight->communicator->wait(*flight->work, kBriefSeconds);
+    // With a larger one our thread is under way.
+    if (flight->work->output.bytes < kBackgroundBytes) {
+      flight->communicator->wait(*flight->work, kBriefSeconds);
+    }
   } catch (const CollectivesError&) {
     // That of the work, which is finished: its reader finds it there.
   }
