@@ -24,6 +24,11 @@ from ..communicator import Communicator
 __all__ = ["Group", "all_gather", "all_reduce", "broadcast", "reduce_replicas", "replica_bytes"]
 
 _SHOWN = 4  # names of tensors in the name of a fused call
+# A reduction over replicas is split into ops of at least so many bytes per replica, and into no more than so many,
+# where that does not change the results. Ops then begin when their own tensors are there, and hand out their results,
+# while others are at work. See docs/performance.md.
+_OP_BYTES = 1 << 20
+_MOST_OPS = 8
 
 
 def _load() -> Any:
@@ -97,7 +102,7 @@ def reduce_replicas(
     *,
     names: Sequence[str] | None = None,
 ) -> list[Any]:
-    """Reduces tensors over the replicas of this process, all in one op and one pass over memory.
+    """Reduces tensors over the replicas of this process, in one pass over memory and few ops.
 
     Args:
         tensors: for each tensor the values of all replicas, alike in shape and dtype; these may differ between tensors.
@@ -112,20 +117,38 @@ def reduce_replicas(
     """
     if len(tensors[0]) == 1:
         return [tf.identity(value) for (value,) in tensors]
-    flat = [value for values in tensors for value in values]
-    with tf.device("CPU:0"):
-        results = _native.collectives_reduce_replicas(
-            values=flat,
-            R=[values[0].dtype for values in tensors],
-            replicas=len(tensors[0]),
-            packs=packs,
-            op=op,
-            combination=combination,
-            names=list(names or []),
-        )
+    whole = combination == "chain" or tf.executing_eagerly()  # the order of a chain depends on what is beside a tensor
+    results: list[Any] = []
+    for part in [slice(None)] if whole else _parts([values[0] for values in tensors]):
+        members = tensors[part]
+        with tf.device("CPU:0"):
+            results += _native.collectives_reduce_replicas(
+                values=[value for values in members for value in values],
+                R=[values[0].dtype for values in members],
+                replicas=len(members[0]),
+                packs=packs,
+                op=op,
+                combination=combination,
+                names=list(names or [])[part],
+            )
     for result, values in zip(results, tensors, strict=True):
         result.set_shape(values[0].shape)
-    return list(results)
+    return results
+
+
+def _parts(tensors: Sequence[Any]) -> list[slice]:
+    """Consecutive tensors that make an op each; what is left at the end goes to the last."""
+    sizes = [(value.shape.num_elements() or 0) * value.dtype.size for value in tensors]
+    least = max(_OP_BYTES, sum(sizes) // _MOST_OPS)
+    ends = []
+    held = 0
+    for i, size in enumerate(sizes):
+        held += size
+        if held >= least:
+            ends.append(i + 1)
+            held = 0
+    ends = [*ends[:-1], len(sizes)] if ends else [len(sizes)]
+    return [slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def replica_bytes() -> int:

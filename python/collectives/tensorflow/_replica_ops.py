@@ -1,4 +1,4 @@
-"""What the cross-device ops share: from the values of a strategy to one native op, and back to every device.
+"""What the cross-device ops share: from the values of a strategy to native ops, and back to every device.
 
 All replicas live in one memory, so a batch is reduced by one op whatever its destinations are, in the order in which
 the strategy gives it. Each destination then takes the one result by an identity, which on CPUs copies nothing.

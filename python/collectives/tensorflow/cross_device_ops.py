@@ -7,9 +7,9 @@
 Names, arguments and meaning are those of TensorFlow's classes of these names; ``RingAllReduce`` is new. For a strategy
 that exists already, or whose constructor takes no ops, see ``plug``.
 
-One batch of gradients is one native op, in the order of the variables. SUM and MEAN are done for 8- to 64-bit integers,
-for floating tensors of 16 bits and more, where 16 bits are summed in float32, and for complex ones. The mean of
-integers is floating: float64 for 32 and 64 bits, float32 for 8 and 16. bool and string tensors are a ``TypeError``.
+One batch of gradients is one or a few native ops, in the order of the variables. SUM and MEAN are done for 8- to 64-bit
+integers, for floating tensors of 16 bits and more, where 16 bits are summed in float32, and for complex ones. The mean
+of integers is floating: float64 for 32 and 64 bits, float32 for 8 and 16. bool and string tensors are a ``TypeError``.
 IndexedSlices are merged: the result has one row for each distinct index. Gathering takes every dtype and axis.
 
 ``MirroredStrategy`` itself does some reductions without its cross-device ops: all of int32 tensors, all under XLA, and
