@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,26 @@ def test_a_communicator_that_is_gone():
     gc.collect()
     with pytest.raises(tf.errors.FailedPreconditionError, match=f"communicator {number} does not exist"):
         function()
+
+
+def test_nothing_is_kept_of_collectives_that_are_over():
+    def work(group):
+        @tf.function
+        def step(x):
+            (small,) = _ops.all_reduce(group, [x], "sum")
+            (large,) = _ops.all_reduce(group, [tf.ones([50_000]) * x], "sum")
+            _ops.all_reduce(group, [x + 1], "sum")  # nobody uses the result, so nobody waits
+            return small + large[0]
+
+        for _ in range(200):
+            total = step(tf.constant(1.0))
+        return float(total)
+
+    assert returned(on_ranks(2, work)) == [4.0, 4.0]
+    end = time.monotonic() + 20
+    while _ops.in_flight() and time.monotonic() < end:
+        time.sleep(0.01)  # a poll: what nobody waits for ends by itself
+    assert _ops.in_flight() == 0
 
 
 def test_a_collective_that_nobody_waits_for():

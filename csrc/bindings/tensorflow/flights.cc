@@ -71,13 +71,24 @@ Tensor Flights::launch(std::shared_ptr<Flight> flight) {
 
 void Flights::drop(void* data, std::size_t /*bytes*/, void* /*argument*/) {
   auto* const number = static_cast<std::int64_t*>(data);
+  Flights& all = instance();
   std::shared_ptr<Flight> flight;  // deleted without the lock: that may be the end of a communicator
+  bool given_up = false;
   {
-    Flights& all = instance();
     const std::lock_guard guard(all.mutex_);
     if (auto found = all.flights_.extract(*number); !found.empty()) {
       flight = std::move(found.mapped());
+      if (flight->work->finished()) {
+        std::erase(all.pending_, flight);
+      } else if (flight->over == nullptr) {
+        // Nobody waits for it, and it must come to its end all the same.
+        given_up = true;
+        flight->over = [] {};
+      }
     }
+  }
+  if (given_up) {
+    all.wake_.notify_one();
   }
   operator delete(number, kAlignment);
 }
@@ -106,8 +117,9 @@ void Flights::when_over(const std::shared_ptr<Flight>& flight, std::function<voi
   }
   {
     const std::lock_guard guard(mutex_);
-    // One that is finished may still be pending; then the thread has not come to it yet.
-    if (!flight->work->finished()) {
+    if (flight->work->finished()) {
+      std::erase(pending_, flight);  // unless the thread came to it first
+    } else {
       flight->over = std::move(over);
       over = nullptr;
     }
@@ -117,6 +129,11 @@ void Flights::when_over(const std::shared_ptr<Flight>& flight, std::function<voi
   } else {
     wake_.notify_one();
   }
+}
+
+std::size_t Flights::in_flight() {
+  const std::lock_guard guard(mutex_);
+  return pending_.size();
 }
 
 bool Flights::any_over() {

@@ -42,6 +42,9 @@ class Flights {
   // Calls `over` when the work is finished: on this thread if it is already, else on the thread that drives.
   void when_over(const std::shared_ptr<Flight>& flight, std::function<void()> over);
 
+  // How many collectives are looked after at the moment.
+  std::size_t in_flight();
+
  private:
   Flights();
   void loop();

@@ -3,6 +3,7 @@
 #include <exception>
 #include <string>
 
+#include "bindings/tensorflow/flights.h"
 #include "bindings/tensorflow/kernel.h"
 
 namespace collectives::tensorflow {
@@ -29,3 +30,8 @@ const std::string g_problem = register_all();
 
 // Why the ops could not be registered, or "": a library can report nothing while it is being loaded.
 extern "C" const char* collectives_tensorflow_problem() { return collectives::tensorflow::g_problem.c_str(); }
+
+// How many collectives are in flight: for tests.
+extern "C" int collectives_tensorflow_in_flight() {
+  return static_cast<int>(collectives::tensorflow::Flights::instance().in_flight());
+}

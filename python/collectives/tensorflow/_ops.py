@@ -31,10 +31,12 @@ _OP_BYTES = 1 << 20
 _MOST_OPS = 8
 
 
+_PATH = str(Path(_core.__file__).with_name("_tensorflow.so"))
+
+
 def _load() -> Any:
-    path = str(Path(_core.__file__).with_name("_tensorflow.so"))
-    ops = tf.load_op_library(path)
-    problem = ctypes.CDLL(path).collectives_tensorflow_problem
+    ops = tf.load_op_library(_PATH)
+    problem = ctypes.CDLL(_PATH).collectives_tensorflow_problem
     problem.restype = ctypes.c_char_p
     if text := problem().decode():
         raise ImportError(f"collectives.tensorflow cannot work with TensorFlow {tf.__version__}: {text}")
@@ -154,6 +156,11 @@ def _parts(tensors: Sequence[Any]) -> list[slice]:
 def replica_bytes() -> int:
     """Bytes of the inputs of all reductions over replicas that this process has done."""
     return _core._replica_bytes()
+
+
+def in_flight() -> int:
+    """How many collectives have been started and are not over, or over and not given back."""
+    return int(ctypes.CDLL(_PATH).collectives_tensorflow_in_flight())
 
 
 def all_reduce(
