@@ -2,7 +2,9 @@
 
     python bench/allreduce.py
     python bench/allreduce.py -n 4 --algorithm all --json out.json --plot out.png
-    python bench/allreduce.py --vs mpi4py
+    python bench/allreduce.py --vs mpi4py,gloo
+
+With several peers each has a run of its own, in which its blocks alternate with ours; ratios are within these runs.
 
 The median and the 99th percentile are over calls (below 8 KiB: over batches of 50 calls), a call taking as long as on
 the slowest rank. algbw is bytes over time, busbw what nccl-tests calls so. Results are checked against a model in
@@ -13,11 +15,13 @@ failed or anything was wrong, 2 when what was asked for is not possible.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import cases
 import collectives
@@ -38,10 +42,14 @@ def main() -> int:
     parser = _parser()
     arguments = parser.parse_args()
     try:
-        config, environment = _configure(arguments)
+        runs = _configure(arguments)
         _check_outputs(arguments)
-        _print_head(config)
-        report = ranks.run(config, environment)
+        _print_head(runs[0][0])
+        rows: list[dict[str, object]] = []
+        for config, environment in runs:
+            report = ranks.run(config, environment)
+            rows += [row | {"against": config.peer} for row in report["rows"]]
+            _print_report(report, config)
     except (BadRequestError, plot.NoPlotError, peers.PeerMissingError) as error:
         parser.error(str(error))
     except (collectives.CollectivesError, ranks.LaunchError, MemoryError) as error:
@@ -49,16 +57,22 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    rows = report["rows"]
-    print(table.rows_as_text(report, config))
+    config = runs[0][0]
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if arguments.plot:
-        plot.save(rows, config, arguments.plot)
-    if config.peer:
-        print(f"\n{table.versus_as_text(rows, config.peer)}")
+        # Ours was measured against each peer; one line says enough.
+        plot.save([row for row in rows if row["peer"] or row["against"] == config.peer], config, arguments.plot)
+    if len(runs) > 1:
+        print(f"\n{table.best_as_text(rows)}")
     print(f"\n{table.summary(rows, config)}")
     return 1 if table.total_wrong(rows) else 0
+
+
+def _print_report(report: dict[str, Any], config: Config) -> None:
+    print(table.rows_as_text(report, config))
+    if config.peer:
+        print(f"\n{table.versus_as_text(report['rows'], config.peer)}\n", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,15 +95,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--check", action=argparse.BooleanOptionalAction, default=True, help="check results (default)")
     add("--timeout", type=_seconds, default=120.0, help="seconds that starting, and each collective, may take")
     add("--duration", type=_seconds, help="seconds of measuring per size and algorithm (default: 20 for all rows)")
-    add("--vs", type=_peer, metavar="PEER[=DIR]", help=f"measure a peer in the same run: {', '.join(peers.names())}")
+    add(
+        "--vs",
+        type=_peers,
+        default=[],
+        metavar="PEER[=DIR][,PEER...]|all",
+        help=f"measure against peers: {', '.join(peers.names())}; all: those that are installed",
+    )
     add("--seed", type=int, default=1, help="of the random inputs")
     add("--json", type=Path, metavar="FILE", help="write the rows there")
     add("--plot", type=Path, metavar="FILE", help="draw bandwidth and latency against size (needs matplotlib)")
     return parser
 
 
-def _configure(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
-    """The run, and the environment of its peer. Raises BadRequestError, PeerMissingError."""
+def _configure(arguments: argparse.Namespace) -> list[tuple[Config, Path | None]]:
+    """The runs, each with the environment of its peer. Raises BadRequestError, PeerMissingError."""
     a = arguments
     try:
         sizes = cases.size_range(a.begin, a.end, a.factor)
@@ -119,21 +139,37 @@ def _configure(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
         op=a.op,
         check=a.check,
         timeout=a.timeout,
-        duration=a.duration or _default_duration(len(sizes) * len(names) * (2 if a.vs else 1)),
+        duration=a.duration or _default_duration(len(sizes) * len(names) * 2 * max(0.5, len(a.vs))),
         seed=a.seed,
-        peer=a.vs[0] if a.vs else None,
     )
     if a.plot:
         plot.check_possible(a.plot)
     if not a.vs:
-        return config, None
+        return [(config, None)]
     if a.transport == "local":
         raise BadRequestError("--vs needs processes; --transport local makes threads")
-    peer = peers.load(a.vs[0])
-    reason = peer.unsupported(config)
-    if reason:
-        raise BadRequestError(f"--vs {peer.NAME}: {reason}")
-    return config, peer.locate(a.vs[1])
+    runs: list[tuple[Config, Path | None]] = []
+    reasons = []
+    for name, directory, wanted in a.vs:
+        peer = peers.load(name)
+        if reason := peer.unsupported(config):
+            reasons.append(f"--vs {name}: {reason}")
+            if wanted:
+                raise BadRequestError(reasons[-1])
+            continue
+        try:
+            environment = peer.locate(directory)
+        except peers.PeerMissingError as error:
+            if wanted:
+                raise
+            reasons.append(str(error))
+            continue
+        runs.append((dataclasses.replace(config, peer=name), environment))
+    if not runs:
+        raise BadRequestError("; ".join(reasons))
+    for reason in reasons:
+        print(f"# not measured: {reason}")
+    return runs
 
 
 def _default_duration(rows: int) -> float:
@@ -191,11 +227,17 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _peer(text: str) -> tuple[str, Path | None]:
-    name, _, directory = text.partition("=")
-    if name not in peers.names():
-        raise argparse.ArgumentTypeError(f"{name!r} is no peer; there are {', '.join(peers.names())}")
-    return name, Path(directory).expanduser().absolute() if directory else None
+def _peers(text: str) -> list[tuple[str, Path | None, bool]]:
+    """For each peer its name, its directory where one was given, and whether it was named."""
+    if text == "all":
+        return [(name, None, False) for name in peers.names()]
+    found = []
+    for part in text.split(","):
+        name, _, directory = part.partition("=")
+        if name not in peers.names():
+            raise argparse.ArgumentTypeError(f"{name!r} is no peer; there are all, {', '.join(peers.names())}")
+        found.append((name, Path(directory).expanduser().absolute() if directory else None, True))
+    return found
 
 
 if __name__ == "__main__":

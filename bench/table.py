@@ -75,6 +75,29 @@ def versus_as_text(rows: list[Row], peer: str) -> str:
     return grid([header, units, *cells], left)
 
 
+def best_as_text(rows: list[Row]) -> str:
+    """Each peer over ours, each ratio from the run in which both took part, and which peer comes closest."""
+    names = list(dict.fromkeys(str(row["against"]) for row in rows))
+    cells = []
+    for nbytes in sorted({row["bytes"] for row in rows}):
+        for placement in sorted({row["placement"] for row in rows if row["bytes"] == nbytes}):
+            ratios: dict[str, float] = {}
+            for name in names:
+                here = [r for r in rows if (r["bytes"], r["placement"], r["against"]) == (nbytes, placement, name)]
+                ours = _ours([row for row in here if row["peer"] is None])
+                theirs = min((row for row in here if row["peer"]), key=_time, default=None)
+                if ours is not None and theirs is not None and ours["time_us"]:
+                    ratios[name] = theirs["time_us"] / ours["time_us"]
+            if not ratios:
+                continue
+            best = min(ratios, key=lambda name: ratios[name])
+            shown = [f"{ratios[name]:.2f}" if name in ratios else "-" for name in names]
+            mark = "" if ratios[best] >= 1 else "  <- slower"
+            cells.append((format_size(nbytes), placement, *shown, best, f"{ratios[best]:.2f}{mark}"))
+    header = ("size", "placement", *(f"{name} / ours" for name in names), "best peer", "best / ours")
+    return grid([header, *cells], [False, True, *(False for _ in names), True, False])
+
+
 def summary(rows: list[Row], config: Config) -> str:
     """One line: the time at the smallest size, the bandwidth at the largest, and how much was wrong."""
     ours = [row for row in rows if row["peer"] is None]

@@ -16,7 +16,19 @@ import pytest
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 KEYS = {
-    *("collective", "transport", "algorithm", "memory", "ranks", "bytes", "dtype", "op", "peer", "placement"),
+    *(
+        "collective",
+        "transport",
+        "algorithm",
+        "memory",
+        "ranks",
+        "bytes",
+        "dtype",
+        "op",
+        "peer",
+        "against",
+        "placement",
+    ),
     *("time_us", "time_us_p99", "algbw_gbs", "busbw_gbs", "wrong", "bytes_by_transport"),
 }
 QUICK = ["--duration", "0.02", "--timeout", "60"]
@@ -112,7 +124,8 @@ def test_barrier_and_a_world_of_one(tmp_path):
         (["--algorithm", "hierarchical"], "all ranks are on one host"),
         (["--op", "avg", "--dtype", "int32"], "floats"),
         (["--memory", "symmetric", "--transport", "tcp"], "share memory"),
-        (["--vs", "nobody"], "mpi4py"),
+        (["--vs", "nobody"], "all, gloo, mpi4py"),
+        (["--vs", "gloo=/nowhere,mpi4py"], "python bench/peers/gloo.py --install /nowhere"),
         (["--vs", "mpi4py", "--transport", "local"], "threads"),
         (["--vs", "mpi4py=/nowhere"], "python bench/peers/mpi4py.py --install /nowhere"),
         (["--json", "/nowhere/out.json"], "cannot be written"),
@@ -256,6 +269,22 @@ def test_a_peer_is_compared_at_its_best(module):
     assert len(lines) == 3
     assert "coll_sm" in lines[2]
     assert lines[2].endswith("0.50  <- slower")
+
+
+def test_the_best_of_several_peers(module):
+    """Ratios are taken within the run of each peer, whatever the times in the others are."""
+    table = module("table")
+    row = {"bytes": 8, "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0, "against": "a"}
+    rows = [
+        row,
+        row | {"peer": "a", "time_us": 3.0},
+        row | {"against": "b", "time_us": 10.0},
+        row | {"against": "b", "peer": "b", "time_us": 20.0},
+        row | {"against": "b", "placement": "far"},
+    ]
+    lines = table.best_as_text(rows).splitlines()
+    assert len(lines) == 2
+    assert lines[1].split() == ["8", "B", "near", "3.00", "2.00", "b", "2.00"]
 
 
 def _path(first: Path) -> str:
