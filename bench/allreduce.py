@@ -2,7 +2,7 @@
 
     python bench/allreduce.py
     python bench/allreduce.py -n 4 --algorithm all --json out.json --plot out.png
-    python bench/allreduce.py --vs mpi4py,gloo
+    python bench/allreduce.py --vs openmpi,gloo
 
 With several peers each has a run of its own, in which its blocks alternate with ours; ratios are within these runs.
 

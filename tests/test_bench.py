@@ -124,10 +124,10 @@ def test_barrier_and_a_world_of_one(tmp_path):
         (["--algorithm", "hierarchical"], "all ranks are on one host"),
         (["--op", "avg", "--dtype", "int32"], "floats"),
         (["--memory", "symmetric", "--transport", "tcp"], "share memory"),
-        (["--vs", "nobody"], "all, gloo, mpi4py"),
-        (["--vs", "gloo=/nowhere,mpi4py"], "python bench/peers/gloo.py --install /nowhere"),
-        (["--vs", "mpi4py", "--transport", "local"], "threads"),
-        (["--vs", "mpi4py=/nowhere"], "python bench/peers/mpi4py.py --install /nowhere"),
+        (["--vs", "nobody"], "all, gloo, impi, mpich, openmpi"),
+        (["--vs", "gloo=/nowhere,openmpi"], "python bench/peers/gloo.py --install /nowhere"),
+        (["--vs", "openmpi", "--transport", "local"], "threads"),
+        (["--vs", "mpich=/nowhere"], "python bench/peers/mpich.py --install /nowhere"),
         (["--json", "/nowhere/out.json"], "cannot be written"),
         (["--plot", "out.xyz"], ".png"),
         (["--timeout", "-1"], "positive"),
@@ -261,11 +261,11 @@ def test_a_peer_is_compared_at_its_best(module):
     row = {"bytes": 8, "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0}
     rows = [
         row,
-        row | {"peer": "mpi4py", "algorithm": "default", "time_us": 3.0},
-        row | {"peer": "mpi4py", "algorithm": "coll_sm", "time_us": 0.5},
+        row | {"peer": "openmpi", "algorithm": "default", "time_us": 3.0},
+        row | {"peer": "openmpi", "algorithm": "coll_sm", "time_us": 0.5},
         row | {"placement": "far"},
     ]
-    lines = table.versus_as_text(rows, "mpi4py").splitlines()
+    lines = table.versus_as_text(rows, "openmpi").splitlines()
     assert len(lines) == 3
     assert "coll_sm" in lines[2]
     assert lines[2].endswith("0.50  <- slower")

@@ -50,7 +50,7 @@ class Peer(Protocol):
 
 def names() -> list[str]:
     """All peers there are files for."""
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("__init__", "install"))
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("__init__", "install", "mpi"))
 
 
 def load(name: str) -> Peer:

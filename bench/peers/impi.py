@@ -1,0 +1,51 @@
+"""Intel MPI, of the `impi-rt` wheel, through mpi4py.
+
+It is installed, and then used, by
+
+    python bench/peers/impi.py --install [DIRECTORY]
+    python bench/allreduce.py --vs impi[=DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from peers import install, mpi
+from peers.mpi import abort, join, prepare, unsupported, ways
+
+if TYPE_CHECKING:
+    from cases import Config
+
+__all__ = ["NAME", "abort", "command", "join", "locate", "prepare", "unsupported", "ways"]
+
+NAME = "impi"
+REQUIREMENTS = ["mpi4py>=4", "impi-rt>=2021.14"]
+
+
+def locate(directory: Path | None) -> Path:
+    """See `peers.Peer`."""
+    return mpi.locate(NAME, directory, "mpiexec.hydra", "impi_info")
+
+
+def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
+    """See `peers.Peer`."""
+    crowded = config.ranks > len(os.sched_getaffinity(0))
+    arguments = [str(environment / "bin" / "mpiexec.hydra"), "-n", str(config.ranks)]
+    variables = {"I_MPI_PIN": "0" if crowded else "1", "I_MPI_FABRICS": "shm"}
+    if crowded:
+        variables["I_MPI_THREAD_YIELD"] = "2"
+    if config.transport == "tcp":
+        variables |= {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
+    # What the caller has set is left alone, so that other settings can be tried.
+    variables = {name: value for name, value in variables.items() if name not in os.environ}
+    return [*arguments, str(environment / "bin" / "python"), *program], variables
+
+
+if __name__ == "__main__":
+    sys.exit(install.main(NAME, REQUIREMENTS))

@@ -1,0 +1,51 @@
+"""MPICH, of the `mpich` wheel, through mpi4py.
+
+It is installed, and then used, by
+
+    python bench/peers/mpich.py --install [DIRECTORY]
+    python bench/allreduce.py --vs mpich[=DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from peers import install, mpi
+from peers.mpi import abort, join, prepare, unsupported, ways
+
+if TYPE_CHECKING:
+    from cases import Config
+
+__all__ = ["NAME", "abort", "command", "join", "locate", "prepare", "unsupported", "ways"]
+
+NAME = "mpich"
+REQUIREMENTS = ["mpi4py>=4", "mpich>=5"]
+
+
+def locate(directory: Path | None) -> Path:
+    """See `peers.Peer`."""
+    return mpi.locate(NAME, directory, "mpiexec.hydra", "mpichversion")
+
+
+def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
+    """See `peers.Peer`."""
+    crowded = config.ranks > len(os.sched_getaffinity(0))
+    arguments = [str(environment / "bin" / "mpiexec.hydra"), "-n", str(config.ranks)]
+    arguments += ["-bind-to", "none" if crowded else "core"]
+    variables = {}
+    if config.transport == "tcp":
+        # Not through shared memory, and not through the network layers that are for other hardware.
+        variables = {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
+    # What the caller has set is left alone, so that other settings can be tried.
+    variables = {name: value for name, value in variables.items() if name not in os.environ}
+    return [*arguments, str(environment / "bin" / "python"), *program], variables
+
+
+if __name__ == "__main__":
+    sys.exit(install.main(NAME, REQUIREMENTS))
