@@ -42,6 +42,7 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
         variables["I_MPI_THREAD_YIELD"] = "2"
     if config.transport == "tcp":
         variables |= {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
+        variables["I_MPI_COLL_INTRANODE"] = "pt2pt"  # collectives take shared memory otherwise
     # What the caller has set is left alone, so that other settings can be tried.
     variables = {name: value for name, value in variables.items() if name not in os.environ}
     return [*arguments, str(environment / "bin" / "python"), *program], variables

@@ -40,8 +40,7 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
     arguments += ["-bind-to", "none" if crowded else "core"]
     variables = {}
     if config.transport == "tcp":
-        # Not through shared memory, and not through the network layers that are for other hardware.
-        variables = {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
+        variables = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}  # it takes shared memory otherwise
     # What the caller has set is left alone, so that other settings can be tried.
     variables = {name: value for name, value in variables.items() if name not in os.environ}
     return [*arguments, str(environment / "bin" / "python"), *program], variables
