@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,74 @@ def test_starts_of_a_graph_of_tensorflow_1_are_ordered():
 
     expected = [[2.0 * k, 3.0 * k] if k % 2 else [k, 2.0 * k] for k in range(8)]
     assert returned(on_ranks(2, work)) == [expected] * 2
+
+
+def test_graphs_of_tensorflow_1_are_freed():
+    (communicator,) = collectives.local_group(1)
+    group = _ops.Group(communicator)
+    graph = tf.Graph()
+    with graph.as_default():
+        _ops.all_reduce(group, [tf.ones(2)], "sum")
+    gone = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert gone() is None
+    communicator.close()
+
+
+def test_results_that_nobody_needs():
+    """The collective is waited for all the same, in nested functions and conditionals too, and its errors are seen."""
+    passed = threading.Event()
+
+    def barrier(group):
+        @tf.function
+        def inner():
+            _ops.all_reduce(group, [tf.zeros(())], "sum")
+
+        @tf.function
+        def step(flag):
+            inner()
+            tf.cond(flag, lambda: (_ops.all_reduce(group, [tf.zeros(())], "max"), 0)[1], lambda: 1)
+            return flag
+
+        if group.rank == 1:
+            assert not passed.wait(0.5)  # rank 0 cannot pass before this one has come
+        step(tf.constant(True))
+        passed.set()
+        return True
+
+    assert returned(on_ranks(2, barrier)) == [True, True]
+
+    def wrong(group):
+        tf.function(lambda: (_ops.all_reduce(group, [tf.ones(1 + group.rank)], "sum", names=["w"]), 0)[1])()
+
+    for error in on_ranks(2, wrong):
+        assert isinstance(error, tf.errors.InvalidArgumentError) and "'w'" in error.message
+
+
+def test_errors_of_other_collectives_keep_their_names():
+    def work(group):
+        tensors = [tf.ones(4), tf.ones(2 + group.rank)]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"tensor 1 \('y'\)"):
+            _ops.all_reduce(group, tensors, "sum", names=["x", "y"])
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            _ops.all_reduce(group, [tf.ones(3), tf.ones(3)], "sum", names=["p", "q"])
+        assert "failed before" in caught.value.message
+        assert "tensor 1 ('y')" in caught.value.message and "'q'" not in caught.value.message
+
+    returned(on_ranks(2, work))
+
+
+def test_a_disagreement_over_more_tensors_than_a_report_holds():
+    """What does not fit is not made up."""
+
+    def work(group):
+        tensors = [tf.ones([1, 1, 3, 100], tf.float64 if group.rank else tf.float32)] * 900
+        _ops.all_reduce(group, tensors, "sum", names=[f"v{i}" for i in range(900)])
+
+    for error in on_ranks(2, work):
+        assert isinstance(error, tf.errors.InvalidArgumentError)
+        assert "rank 1 has float64" in error.message and "has shape" not in error.message
 
 
 def test_a_disagreement_names_tensor_and_ranks():

@@ -21,10 +21,12 @@ void Communicator::fail(const Report& report, const Work* about) {
   Report own = report;
   own.communicator = options_.id;
   own.reporter = rank();
-  const Work* current = about != nullptr   ? about
-                        : !active_.empty() ? active_.front().get()
-                        : !queued_.empty() ? queued_.front().get()
-                                           : nullptr;
+  const Work* current = about;
+  for (const auto& work : pending()) {
+    if (current == nullptr && !work->is_message() && position(*work) == report.sequence) {
+      current = work.get();
+    }
+  }
   if (current != nullptr && !report.message) {
     own.name = current->name;
     own.counts = current->counts;

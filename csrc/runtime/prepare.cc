@@ -141,6 +141,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   check_lengths(work, rank(), size());
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
   work.shapes = call.shapes;
+  work.names = call.names;
   if (!work.shapes.empty()) {
     work.signature = shaped(work.signature, work.shapes);
   }

@@ -15,7 +15,8 @@ constexpr auto kGrace = std::chrono::milliseconds(200);
 // What entry i of Work::counts is about; `work` is what this rank was at, or nullptr.
 std::string subject(const Work* work, std::size_t i, int size) {
   if (work == nullptr || !has_parts(work->plan->problem.collective)) {
-    return "tensor " + std::to_string(i);
+    const bool named = work != nullptr && i < work->names.size();
+    return "tensor " + std::to_string(i) + (named ? " ('" + work->names[i] + "')" : "");
   }
   const Collective collective = work->plan->problem.collective;
   const std::size_t ranks = static_cast<std::size_t>(size);
@@ -30,11 +31,15 @@ std::string subject(const Work* work, std::size_t i, int size) {
   return "part " + std::to_string(part) + tensor;
 }
 
-// The shape that begins at `position` of a list of them, as Python writes it; advances the position.
+// The shape that begins at `position` of a list of them, as Python writes it; advances the position. Empty when the
+// list was cut, as reports of very many tensors are.
 std::string shape_text(const std::vector<std::int64_t>& shapes, std::size_t& position) {
   const auto dimensions = static_cast<std::size_t>(shapes[position++]);
+  if (position + dimensions > shapes.size()) {
+    return {};
+  }
   std::string text = "(";
-  for (std::size_t d = 0; d < dimensions && position < shapes.size(); ++d) {
+  for (std::size_t d = 0; d < dimensions; ++d) {
     text += (d > 0 ? ", " : "") + std::to_string(shapes[position++]);
   }
   return text + (dimensions == 1 ? ",)" : ")");
@@ -46,6 +51,9 @@ std::string shape_difference(const Report& a, const Report& b, const Work* work,
   for (std::size_t tensor = 0; at < a.shapes.size() && bt < b.shapes.size(); ++tensor) {
     const std::string left = shape_text(a.shapes, at);
     const std::string right = shape_text(b.shapes, bt);
+    if (left.empty() || right.empty()) {
+      return {};
+    }
     if (left != right) {
       return subject(work, tensor, size) + ": rank " + std::to_string(a.reporter) + " has shape " + left + ", rank " +
              std::to_string(b.reporter) + " has shape " + right;

@@ -45,6 +45,7 @@ struct Call {
   Message message;
   double timeout_s = -1;  // the communicator's when negative
   std::string name;
+  std::vector<std::string> names;  // what errors call the tensors, besides their numbers
 
   // What does not depend on the tensors.
   Problem problem() const {
@@ -72,6 +73,7 @@ struct Work {
   std::vector<Span> output_spans;
   std::vector<std::int64_t> counts;     // elements of each tensor of the list as it was given, or Call::lengths
   std::vector<std::int64_t> shapes;     // Call::shapes
+  std::vector<std::string> names;       // Call::names
   std::int64_t input_heap_offset = -1;  // symmetric memory
   std::int64_t output_heap_offset = -1;
   bool is_packed = false;  // a short list of tensors, packed before and unpacked after

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "bindings/tensorflow/kernel.h"
@@ -23,8 +22,7 @@ struct Flight {
   std::shared_ptr<Work> work;
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
-  std::vector<std::string> names;  // of the tensors, for errors
-  std::function<void()> over;      // called once, when the work is finished
+  std::function<void()> over;  // called once, when the work is finished
 };
 
 class Flights {

@@ -1,6 +1,5 @@
 #include "bindings/tensorflow/kernel.h"
 
-#include <regex>
 #include <stdexcept>
 #include <utility>
 
@@ -152,22 +151,6 @@ std::vector<std::string> strings_attribute(TfConstruction* construction, const c
     result.emplace_back(values[i], lengths[i]);
   }
   return result;
-}
-
-std::string with_names(const std::string& text, const std::vector<std::string>& names) {
-  static const std::regex kNumbered("tensor ([0-9]+)");
-  std::string result;
-  auto position = text.cbegin();
-  for (std::sregex_iterator match(text.begin(), text.end(), kNumbered), end; match != end; ++match) {
-    result.append(position, match->suffix().first);
-    position = match->suffix().first;
-    const std::string digits = (*match)[1].str();
-    const std::size_t number = digits.size() < 9 ? std::stoul(digits) : names.size();
-    if (number < names.size()) {
-      result += " ('" + names[number] + "')";
-    }
-  }
-  return result.append(position, text.cend());
 }
 
 void register_op(const OpDefinition& definition) {

@@ -47,9 +47,6 @@ std::vector<std::string> strings_attribute(TfConstruction* construction, const c
 // The status that says what `error` does.
 Status status_of(const std::exception& error);
 
-// Names of tensors behind the numbers that errors of the engine give: "tensor 3" becomes "tensor 3 ('dense/kernel')".
-std::string with_names(const std::string& text, const std::vector<std::string>& names);
-
 // Makes kernels out of a class with a constructor from TfConstruction* and `void compute(TfContext*)`. No exception may
 // leave a function that TensorFlow calls.
 template <class Kernel>

@@ -37,23 +37,19 @@ class Start {
   void compute(TfContext* context) const {
     auto flight = std::make_shared<Flight>();
     flight->communicator = communicator_by_number(communicator_);
-    flight->names = names_;
     Call call;
     call.collective = collective_;
     call.op = op_;
     call.root = root_;
     call.timeout_s = timeout_s_;
     call.name = name_;
+    call.names = names_;
     const int tensors = api().TF_NumInputs(context) - 2;
     for (int i = 0; i < tensors; ++i) {
       add(context, i, tensors, *flight, call);
     }
     call.algorithm = algorithm_number(call.problem(), algorithm_, flight->communicator->topology());
-    try {
-      flight->work = flight->communicator->post(call, false);
-    } catch (const CollectivesError& error) {
-      throw CollectivesError(error.kind(), with_names(error.what(), names_), error.context());
-    }
+    flight->work = flight->communicator->post(call, false);
     const Tensor handle = Flights::instance().launch(std::move(flight));
     set_output(context, 0, handle.get());
   }

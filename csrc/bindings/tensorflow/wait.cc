@@ -28,7 +28,7 @@ void fail(TfContext* context, const std::exception& error) {
 void finish(TfContext* context, Flight& flight) {
   try {
     if (const CollectivesError* error = flight.work->error.get(); error != nullptr) {
-      throw CollectivesError(error->kind(), with_names(error->what(), flight.names), error->context());
+      throw CollectivesError(*error);
     }
     if (flight.outputs.empty()) {
       throw CollectivesError(ErrorKind::kGeneric, "a collective was waited for twice", {});
@@ -69,10 +69,17 @@ void wait_shapes(TfShapeContext* context, TfStatus* status) {
 
 }  // namespace
 
-// Not stateful, which would put it into the chain of the token.
+// Not stateful, which would put it into the chain of the token. But it must run also where nobody needs the results,
+// and the optimiser makes nothing of ops without an effect. Of one that has an attribute of this name, with this value,
+// it thinks that it changes its inputs.
 void register_wait() {
-  register_op(
-      {kOpName, {"T: list(type) >= 1"}, {"handle: int64", "results: T"}, {"values: T"}, false, true, wait_shapes});
+  register_op({kOpName,
+               {"T: list(type) >= 1", "in_place: bool = true"},
+               {"handle: int64", "results: T"},
+               {"values: T"},
+               false,
+               true,
+               wait_shapes});
   register_kernel(kOpName, api().TF_NewAsyncKernelBuilder(
                                kOpName, "CPU", [](TfConstruction*) -> void* { return new char; }, wait,
                                [](void* kernel) { delete static_cast<char*>(kernel); }));

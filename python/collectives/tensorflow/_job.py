@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from .. import _world, errors
@@ -27,7 +28,7 @@ from . import _private
 from ._ops import Group
 from ._tf_config import TFConfig
 
-__all__ = ["join", "start_context", "start_timeout"]
+__all__ = ["check_devices", "join", "start_context", "start_timeout"]
 
 _log = logging.getLogger("collectives")
 _KEY = "collectives/rendezvous"
@@ -40,6 +41,11 @@ _jobs: list[tuple[TFConfig, Group]] = []  # at most one, kept until the process 
 
 def start_timeout(timeout: float | None) -> float:
     """Seconds that all workers have to come: the caller's, else ``COLLECTIVES_TIMEOUT``, else 600."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(
+            f"timeout_seconds of the CommunicationOptions is {timeout!r}; a positive number of seconds is accepted, or "
+            "None"
+        )
     return timeout or read_environment(rank=0, size=1).timeout or _world.DEFAULT_TIMEOUT
 
 
@@ -55,10 +61,13 @@ def start_context(start: Callable[[], None], config: TFConfig, timeout: float) -
     """
     end = time.monotonic() + timeout
     absent = [rank for rank in range(config.size) if rank != config.rank]
-    while config.rank == 0 and (absent := [rank for rank in absent if _no_answer(config, rank)]):
-        if time.monotonic() > end:
+    while config.rank == 0 and absent:
+        if not _no_answer(config, absent[0]):
+            del absent[0]
+        elif time.monotonic() > end:
             raise _late(config, timeout)
-        time.sleep(_PAUSE)
+        else:
+            time.sleep(_PAUSE)
     try:
         start()
     except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
@@ -100,6 +109,26 @@ def join(config: TFConfig, timeout: float) -> Group | None:
         group = Group(_connect(config, timeout))
         _jobs.append((config, group))
         return group
+
+
+def check_devices(group: Group | None, devices: int, config: TFConfig, timeout: float) -> None:
+    """Refuses workers with different numbers of devices: means over replicas would be wrong.
+
+    Every worker makes this call when it makes a strategy.
+
+    Raises:
+        ValueError: on all workers, with the numbers.
+        tf.errors.OpError: the others did not come to this.
+    """
+    if group is None:
+        return
+    try:
+        numbers = group.communicator.all_gather(np.array([devices]), timeout=timeout, name="numbers of devices")
+    except errors.CollectivesError as error:
+        raise _translated(error, config) from error
+    if len(set(numbers)) > 1:
+        listed = ", ".join(f"{_name(config, rank)} has {number}" for rank, number in enumerate(numbers))
+        raise ValueError(f"all workers must have the same number of devices: {listed}")
 
 
 def _connect(config: TFConfig, timeout: float) -> Any:
@@ -162,7 +191,8 @@ def _translated(error: errors.CollectivesError, config: TFConfig) -> Exception:
         (errors.MismatchError, tf.errors.InvalidArgumentError),
     ]
     made = next((made for kind, made in kinds if isinstance(error, kind)), tf.errors.FailedPreconditionError)
-    who = ", ".join(f"rank {rank} is {_name(config, rank)}" for rank in dict.fromkeys((error.rank, error.peer)) if rank)
+    ranks = [r for r in dict.fromkeys((error.rank, error.peer)) if r is not None and 0 <= r < config.size]
+    who = ", ".join(f"rank {rank} is {_name(config, rank)}" for rank in ranks)
     result: Exception = made(None, None, f"{error}{f' ({who})' if who else ''}")
     return result
 

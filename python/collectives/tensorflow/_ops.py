@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import tensorflow as tf
 from .. import _core
 from .._environment import read_num_threads
 from ..communicator import Communicator
+from . import _private
 
 __all__ = ["Group", "all_gather", "all_reduce", "broadcast", "reduce_replicas", "replica_bytes"]
 
@@ -63,8 +63,6 @@ class Group:
         self.number = _core._number_of(communicator)
         self._name = f"collectives_token_{next(_numbers)}"
         self._token: Any = None  # of eager mode and of all functions in it
-        self._tokens: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of graphs of TensorFlow 1
-        self._latest: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # Start in such a graph
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
         return self  # there is one of each communicator
@@ -76,24 +74,34 @@ class Group:
                 if self._token is None:
                     self._token = self._make_token()
                 return self._token
-            graph = tf.compat.v1.get_default_graph()
-            if graph not in self._tokens:
-                self._tokens[graph] = self._make_token()
-            return self._tokens[graph]
+            kept = self._kept_in(tf.compat.v1.get_default_graph(), "token")
+            if not kept:
+                kept.append(self._make_token())
+            return kept[0]
+
+    def _kept_in(self, graph: Any, what: str) -> list[Any]:
+        """What this group keeps of a graph of TensorFlow 1: in the graph, which it must not keep alive."""
+        kept: list[Any] = graph.get_collection_ref(f"{self._name}_{what}")
+        return kept
 
     def _make_token(self) -> Any:
         return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=self._name)
 
     def after_latest(self) -> Any:
         """Control dependencies that order Starts where TensorFlow does not: in graphs that are no functions."""
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if graph is None or graph.building_function or graph not in self._latest:
+        if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
             return tf.control_dependencies([])
-        return tf.control_dependencies([self._latest[graph]])
+        return tf.control_dependencies(self._kept_in(tf.compat.v1.get_default_graph(), "latest"))
 
-    def remember(self, handle: Any) -> None:
-        if not tf.executing_eagerly() and not handle.graph.building_function:
-            self._latest[handle.graph] = handle.op
+    def remember(self, started: Any, results: Sequence[Any]) -> None:
+        """Notes a Start for the next, and that its Wait has to run, also where nobody needs the results."""
+        if tf.executing_eagerly():
+            return
+        graph = started.handle.graph
+        if graph.building_function:
+            _private.must_run(results[0].op)
+        else:
+            self._kept_in(graph, "latest")[:] = [started.handle.op]
 
 
 def reduce_replicas(
@@ -257,8 +265,9 @@ def _run(
             names=names,
             **attributes,
         )
-        group.remember(started.handle)
-        return list(_native.collectives_wait(handle=started.handle, results=started.results))
+        results = list(_native.collectives_wait(handle=started.handle, results=started.results))
+    group.remember(started, results)
+    return results
 
 
 @tf.RegisterGradient("CollectivesReduceReplicas")

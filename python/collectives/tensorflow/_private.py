@@ -41,6 +41,14 @@ CROSS_DEVICE_OPS_MEMBERS = ("_gather", "_gather_implementation", "_all_reduce", 
 CANONICALIZE_DEVICES = "_canonicalize_devices"
 
 
+def must_run(op: tf.Operation) -> None:
+    """Has an op of a function run also when nobody needs its results, without a place in the order of stateful ops.
+
+    TensorFlow drops what has no effect that it knows of: an error would be lost, and a barrier let everybody through.
+    """
+    op.graph.control_outputs.append(op)
+
+
 def get_cross_device_ops(strategy: tf.distribute.Strategy) -> Any:
     """What a mirrored, central storage or parameter server strategy reduces with; no documented getter exists."""
     return strategy.extended._cross_device_ops

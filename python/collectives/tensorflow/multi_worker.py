@@ -54,6 +54,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
         _check_choice(cross_device_ops)
+        _job.start_timeout(communication_options.timeout_seconds)  # refuses what is none
         tf.distribute.Strategy.__init__(
             self, _Extended(self, cluster_resolver, communication_options, cross_device_ops)
         )
@@ -111,6 +112,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             _private.configure_coordination(cluster_resolver.cluster_spec(), jobs, timeout)
             _job.start_context(lambda: initialize(cluster_resolver), config, timeout)
         self._group = _job.join(config, max(1.0, end - time.monotonic()))
+        _job.check_devices(self._group, len(self.worker_devices), config, timeout)
         self._take_ops()
 
     def _take_ops(self) -> None:
@@ -186,7 +188,9 @@ def plug_into(strategy: Any, cross_device_ops: CrossDeviceOps | None) -> None:
     if _private.number_of_workers(extended) > 1:
         config = _config_of(strategy.cluster_resolver)
         assert config is not None  # it has more than one worker
-        group = _job.join(config, _job.start_timeout(_private.communication_options(extended).timeout_seconds))
+        timeout = _job.start_timeout(_private.communication_options(extended).timeout_seconds)
+        group = _job.join(config, timeout)
+        _job.check_devices(group, len(extended.worker_devices), config, timeout)
     _replace_ops(extended, group, cross_device_ops)
 
 
@@ -217,6 +221,11 @@ def _check_choice(choice: Any) -> None:
     if choice is not None and not isinstance(choice, CrossDeviceOps):
         raise TypeError(
             f"cross_device_ops is {choice!r}; one of the classes of collectives.tensorflow is accepted, or None"
+        )
+    if getattr(choice, "accumulation_fn", tf.add_n) is not tf.add_n:
+        raise ValueError(
+            "ReductionToOneDevice with an accumulation_fn works on the replicas of one process; between workers the "
+            "engine sums. Leave accumulation_fn out"
         )
 
 
