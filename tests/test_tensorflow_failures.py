@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -106,6 +108,25 @@ def test_tensors_that_differ(start, what):
         assert "rank 0" in text and "rank 1" in text
         assert "culprit" in text or what == "dtype", text  # with another dtype it is in another pack
         assert ("(4, 3)" in text and "(3, 4)" in text) or ("float32" in text and "int32" in text), text
+    assert workers.leave() == [0, 0]
+
+
+def unequal_devices() -> None:
+    """Worker 1 has two logical CPUs, worker 0 one."""
+    import tensorflow as tf
+
+    devices = 1 + json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
+    make()
+
+
+def test_different_numbers_of_devices(start):
+    workers = start()
+    for outcome in workers.outcomes(unequal_devices):
+        assert isinstance(outcome.error, ValueError), outcome.text
+        text = str(outcome.error)
+        assert "same number of devices" in text and "worker 0" in text and "has 1" in text and "has 2" in text
     assert workers.leave() == [0, 0]
 
 

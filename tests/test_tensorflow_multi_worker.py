@@ -9,7 +9,14 @@ import logical_cpus
 import numpy as np
 import pytest
 import tensorflow as tf
-from collectives.tensorflow import MultiWorkerMirroredStrategy, NcclAllReduce, RingAllReduce, _ops, multi_worker
+from collectives.tensorflow import (
+    MultiWorkerMirroredStrategy,
+    NcclAllReduce,
+    ReductionToOneDevice,
+    RingAllReduce,
+    _ops,
+    multi_worker,
+)
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"], "ps": ["localhost:3"]}
 
@@ -27,6 +34,19 @@ def alone():
 def test_all_logical_cpus_are_replicas(alone):
     assert isinstance(alone, tf.distribute.MultiWorkerMirroredStrategy)
     assert alone.num_replicas_in_sync == len(logical_cpus.DEVICES)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+def test_a_timeout_that_is_none(seconds):
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
+    with pytest.raises(ValueError, match=f"timeout_seconds .* is {seconds}; a positive number"):
+        MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def test_an_accumulation_function_is_for_replicas_of_one_process():
+    with pytest.raises(ValueError, match="accumulation_fn works on the replicas of one process"):
+        MultiWorkerMirroredStrategy(cross_device_ops=ReductionToOneDevice(accumulation_fn=max))
+    MultiWorkerMirroredStrategy(cross_device_ops=ReductionToOneDevice(accumulation_fn=tf.add_n))
 
 
 def test_reduces_by_the_engine(alone):

@@ -36,6 +36,26 @@ def test_get_devices_from(canonical):
     assert (tf.DeviceSpec.from_string(device).task == 3) == canonical
 
 
+def test_must_run():
+    """An op that nobody needs runs in the function that it is in, and in the one that calls that one."""
+    done = tf.Variable(0)
+
+    def note() -> int:
+        done.assign_add(1)
+        return 1
+
+    @tf.function
+    def inner() -> None:
+        # A py_function is taken for stateful; this makes one that is not.
+        with tf.control_dependencies([tf.py_function(note, [], tf.int32)]):
+            _private.must_run(tf.identity(1).op)
+
+    graph = inner.get_concrete_function().graph
+    assert [op.type for op in graph.control_outputs].count("Identity") == 1
+    inner()
+    assert int(done) == 1
+
+
 def test_DefaultStrategy():
     assert isinstance(tf.distribute.get_strategy(), _private.DefaultStrategy)
 
