@@ -104,6 +104,7 @@ int algorithm_number(Problem problem, const std::string& name, const Topology& t
   if (algorithm == nullptr || (topology.size > 1 && !algorithm->unsupported(problem, topology).empty())) {
     // Throws with the list of names, or with the reason.
     build_schedule(name, problem, topology, Limits());
+    throw ArgumentError("algorithm " + name + " cannot be used here");
   }
   return algorithm_id(*algorithm);
 }

@@ -40,7 +40,8 @@ std::string shape_text(const std::vector<std::int64_t>& shapes, std::size_t& pos
   }
   std::string text = "(";
   for (std::size_t d = 0; d < dimensions; ++d) {
-    text += (d > 0 ? ", " : "") + std::to_string(shapes[position++]);
+    text += d > 0 ? ", " : "";
+    text += std::to_string(shapes[position++]);
   }
   return text + (dimensions == 1 ? ",)" : ")");
 }
@@ -55,8 +56,10 @@ std::string shape_difference(const Report& a, const Report& b, const Work* work,
       return {};
     }
     if (left != right) {
-      return subject(work, tensor, size) + ": rank " + std::to_string(a.reporter) + " has shape " + left + ", rank " +
-             std::to_string(b.reporter) + " has shape " + right;
+      std::string text = subject(work, tensor, size);
+      text.append(": rank ").append(std::to_string(a.reporter)).append(" has shape ").append(left);
+      text.append(", rank ").append(std::to_string(b.reporter)).append(" has shape ").append(right);
+      return text;
     }
   }
   return {};
