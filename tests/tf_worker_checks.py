@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 import numpy as np
-from tf_workers import forget, group, make, moved, starts, strategy
+from tf_workers import group, make, moved, starts, strategy
 
 FEATURES, EXAMPLES, BATCH = 6, 64, 16
 
@@ -329,7 +329,3 @@ def plugged() -> Any:
     graph = run.get_concrete_function().graph
     algorithms = [op.get_attr("algorithm").decode() for op in graph.get_operations() if op.type == "CollectivesStart"]
     return result, float(s.reduce("SUM", tf.constant(2.0), axis=None)), moved() - before, rank(), algorithms
-
-
-def dropped() -> None:
-    forget()

@@ -133,7 +133,12 @@ def free_ports(n: int) -> list[int]:
 class Worker:
     def __init__(self, task: tuple[str, int], cluster: dict[str, list[str]], devices: int, variables: dict[str, str]):
         ours, theirs = socket.socketpair()
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("COLLECTIVES_", "TF_"))}
+        # A whole run of the tests may be made with few threads.
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("COLLECTIVES_", "TF_")) or name == "TF_NUM_INTEROP_THREADS"
+        }
         config = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
         environ.update(TF_CONFIG=json.dumps(config), TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", **variables)
         program = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import tf_workers; "

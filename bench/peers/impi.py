@@ -8,7 +8,6 @@ It is installed, and then used, by
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,17 +34,13 @@ def locate(directory: Path | None) -> Path:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
-    crowded = config.ranks > len(os.sched_getaffinity(0))
-    arguments = [str(environment / "bin" / "mpiexec.hydra"), "-n", str(config.ranks)]
-    variables = {"I_MPI_PIN": "0" if crowded else "1", "I_MPI_FABRICS": "shm"}
-    if crowded:
+    variables = {"I_MPI_PIN": "0" if mpi.crowded(config) else "1", "I_MPI_FABRICS": "shm"}
+    if mpi.crowded(config):
         variables["I_MPI_THREAD_YIELD"] = "2"
     if config.transport == "tcp":
         variables |= {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
         variables["I_MPI_COLL_INTRANODE"] = "pt2pt"  # collectives take shared memory otherwise
-    # What the caller has set is left alone, so that other settings can be tried.
-    variables = {name: value for name, value in variables.items() if name not in os.environ}
-    return [*arguments, str(environment / "bin" / "python"), *program], variables
+    return mpi.under_hydra(environment, config, program, [], variables)
 
 
 if __name__ == "__main__":

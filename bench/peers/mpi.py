@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,24 @@ def unsupported(config: Config) -> str:
     if config.dtype in ("bfloat16", "float16", "bool"):
         return f"mpi4py does not reduce {config.dtype}"
     return ""
+
+
+def under_hydra(
+    environment: Path, config: Config, program: list[str], arguments: list[str], variables: dict[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """What `peers.Peer.command` returns, for an MPI whose launcher is Hydra, with these arguments and variables."""
+    command = [str(environment / "bin" / "mpiexec.hydra"), "-n", str(config.ranks), *arguments]
+    return [*command, str(environment / "bin" / "python"), *program], unless_set(variables)
+
+
+def unless_set(variables: dict[str, str]) -> dict[str, str]:
+    """What the caller has set is left alone, so that other settings can be tried."""
+    return {name: value for name, value in variables.items() if name not in os.environ}
+
+
+def crowded(config: Config) -> bool:
+    """Whether there are more ranks than cores."""
+    return config.ranks > len(os.sched_getaffinity(0))
 
 
 def join() -> tuple[int, int, Callable[[Any], Any]]:

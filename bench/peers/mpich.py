@@ -8,7 +8,6 @@ It is installed, and then used, by
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,15 +34,11 @@ def locate(directory: Path | None) -> Path:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
-    crowded = config.ranks > len(os.sched_getaffinity(0))
-    arguments = [str(environment / "bin" / "mpiexec.hydra"), "-n", str(config.ranks)]
-    arguments += ["-bind-to", "none" if crowded else "core"]
+    arguments = ["-bind-to", "none" if mpi.crowded(config) else "core"]
     variables = {}
     if config.transport == "tcp":
         variables = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}  # it takes shared memory otherwise
-    # What the caller has set is left alone, so that other settings can be tried.
-    variables = {name: value for name, value in variables.items() if name not in os.environ}
-    return [*arguments, str(environment / "bin" / "python"), *program], variables
+    return mpi.under_hydra(environment, config, program, arguments, variables)
 
 
 if __name__ == "__main__":

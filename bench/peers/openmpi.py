@@ -42,7 +42,7 @@ def locate(directory: Path | None) -> Path:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
-    crowded = config.ranks > len(os.sched_getaffinity(0))
+    crowded = mpi.crowded(config)
     arguments = [str(environment / "bin" / "mpirun"), "-n", str(config.ranks)]
     arguments += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if crowded else ["--bind-to", "core"]
     # coll/tuned chooses its algorithms by itself, which was never worse than any fixed one. ob1 runs over its shared
@@ -54,9 +54,7 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
         parameters["btl_sm_eager_limit"] = str(_EAGER_LIMIT)
     if crowded:
         parameters["mpi_yield_when_idle"] = "1"
-    # What the caller has set is left alone, so that other settings can be tried.
-    variables = {f"OMPI_MCA_{name}": value for name, value in parameters.items()}
-    variables = {name: value for name, value in variables.items() if name not in os.environ}
+    variables = mpi.unless_set({f"OMPI_MCA_{name}": value for name, value in parameters.items()})
     if os.geteuid() == 0:
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [*arguments, str(environment / "bin" / "python"), *program], variables

@@ -30,7 +30,9 @@ void Communicator::fail(const Report& report, const Work* about) {
   if (current != nullptr && !report.message) {
     own.name = current->name;
     own.counts = current->counts;
-    own.shapes = current->shapes;
+    if (current->details != nullptr) {
+      own.shapes = current->details->shapes;
+    }
   }
   tell(own);
   if (report.kind == ErrorKind::kMismatch && !report.message) {

@@ -20,14 +20,6 @@ std::int64_t total_bytes(const std::vector<Span>& spans) {
   return total;
 }
 
-// Most calls have none, and their works had none before: then this is two comparisons.
-template <typename T>
-void assign_if_any(std::vector<T>& to, const std::vector<T>& from) {
-  if (!from.empty() || !to.empty()) {
-    to = from;
-  }
-}
-
 void pack(const std::vector<Span>& from, std::byte* to) {
   for (const Span& span : from) {
     if (span.bytes > 0) {
@@ -148,10 +140,9 @@ void Communicator::prepare(Work& work, const Call& call) {
   bind(work, call, signature, symmetric);
   check_lengths(work, rank(), size());
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
-  assign_if_any(work.shapes, call.shapes);
-  assign_if_any(work.names, call.names);
-  if (!work.shapes.empty()) {
-    work.signature = shaped(work.signature, work.shapes);
+  work.details = call.details;
+  if (work.details != nullptr) {
+    work.signature = shaped(work.signature, work.details->shapes);
   }
   if (call.op == Op::kPremulSum) {
     scale(work, call);

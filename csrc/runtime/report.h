@@ -20,7 +20,7 @@ struct Report {
   std::string text;  // the message for people
   std::string name;  // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
-  std::vector<std::int64_t> shapes;  // Call::shapes
+  std::vector<std::int64_t> shapes;  // TensorDetails::shapes
 
   // Text of at most `limit` bytes; what does not fit is left out from the end of the counts and shapes.
   std::string encode(std::size_t limit) const;

@@ -15,8 +15,8 @@ constexpr auto kGrace = std::chrono::milliseconds(200);
 // What entry i of Work::counts is about; `work` is what this rank was at, or nullptr.
 std::string subject(const Work* work, std::size_t i, int size) {
   if (work == nullptr || !has_parts(work->plan->problem.collective)) {
-    const bool named = work != nullptr && i < work->names.size();
-    return "tensor " + std::to_string(i) + (named ? " ('" + work->names[i] + "')" : "");
+    const bool named = work != nullptr && work->details != nullptr && i < work->details->names.size();
+    return "tensor " + std::to_string(i) + (named ? " ('" + work->details->names[i] + "')" : "");
   }
   const Collective collective = work->plan->problem.collective;
   const std::size_t ranks = static_cast<std::size_t>(size);

@@ -26,6 +26,13 @@ struct Message {
   bool sending = false;
 };
 
+// What a caller may tell about the tensors of a call besides their memory.
+struct TensorDetails {
+  // Where ranks must agree about shapes, not only about lengths: of each input, the number of dimensions, then these.
+  std::vector<std::int64_t> shapes;
+  std::vector<std::string> names;  // what errors call the tensors, besides their numbers
+};
+
 // What a caller asks for. The spans stay with the caller until the work is done.
 struct Call {
   Collective collective = Collective::kAllReduce;
@@ -40,12 +47,10 @@ struct Call {
   // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
   // of Problem::counts; a list of tensors has as many entries for each part as there are tensors.
   std::vector<std::int64_t> lengths;
-  // Where ranks must agree about shapes, not only about lengths: of each input, the number of dimensions, then these.
-  std::vector<std::int64_t> shapes;
+  std::shared_ptr<const TensorDetails> details;  // mostly none
   Message message;
   double timeout_s = -1;  // the communicator's when negative
   std::string name;
-  std::vector<std::string> names;  // what errors call the tensors, besides their numbers
 
   // What does not depend on the tensors.
   Problem problem() const {
@@ -71,9 +76,8 @@ struct Work {
   Buffer output;
   std::vector<Span> input_spans;
   std::vector<Span> output_spans;
-  std::vector<std::int64_t> counts;     // elements of each tensor of the list as it was given, or Call::lengths
-  std::vector<std::int64_t> shapes;     // Call::shapes
-  std::vector<std::string> names;       // Call::names
+  std::vector<std::int64_t> counts;  // elements of each tensor of the list as it was given, or Call::lengths
+  std::shared_ptr<const TensorDetails> details;
   std::int64_t input_heap_offset = -1;  // symmetric memory
   std::int64_t output_heap_offset = -1;
   bool is_packed = false;  // a short list of tensors, packed before and unpacked after

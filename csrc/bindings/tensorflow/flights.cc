@@ -18,8 +18,8 @@ constexpr std::align_val_t kAlignment{64};
 // How long one engine is driven while others have flights too.
 constexpr double kTurnSeconds = 0.001;
 
-// From this size on a collective goes on in the background from its start. A smaller one has done what its peers need
-// of it when it was posted, and waking the thread costs more than the whole collective.
+// From this size on a collective goes on in the background from its start. A smaller one has mostly done what its peers
+// need of it when it was posted, and waking the thread costs more than the whole collective.
 constexpr std::int64_t kBackgroundBytes = 64 << 10;
 
 // Workers that train in step come to a collective at nearly the same time; so it is worth that many seconds of a thread
@@ -53,15 +53,14 @@ Flights::Flights() {
 Tensor Flights::launch(std::shared_ptr<Flight> flight) {
   auto* const number = new (kAlignment) std::int64_t;
   const bool finished = flight->work->finished();
-  bool background = flight->work->output.bytes >= kBackgroundBytes;
+  const bool background = !finished && flight->work->output.bytes >= kBackgroundBytes;
   {
     const std::lock_guard guard(mutex_);
     *number = next_++;
     if (!finished) {
       pending_.push_back(flight);
     }
-    background = background && !finished;
-    flights_.emplace(*number, flight);
+    flights_.emplace(*number, std::move(flight));
   }
   if (background) {
     wake_.notify_one();

@@ -52,6 +52,11 @@ Status status_of(const std::exception& error) {
   return status;
 }
 
+std::string tensor_name(const std::vector<std::string>& names, int tensor) {
+  return static_cast<std::size_t>(tensor) < names.size() ? "tensor '" + names[tensor] + "'"
+                                                         : "tensor " + std::to_string(tensor);
+}
+
 DType dtype_of(const TfTensor* tensor, const std::string& what) {
   const int type = api().TF_TensorType(tensor);
   for (const auto& [theirs, ours] : kTypes) {

@@ -27,6 +27,9 @@ inline Status new_status() { return Status(api().TF_NewStatus()); }
 // Throws std::runtime_error with the text of a status that is an error.
 void check(const TfStatus* status);
 
+// What errors call a tensor: by its name where there is one.
+std::string tensor_name(const std::vector<std::string>& names, int tensor);
+
 // Element type of a tensor. Throws ArgumentTypeError where the library has none for it; `what` names the tensor.
 DType dtype_of(const TfTensor* tensor, const std::string& what);
 std::vector<std::int64_t> shape_of(const TfTensor* tensor);

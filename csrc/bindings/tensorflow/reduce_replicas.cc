@@ -48,10 +48,6 @@ class ReduceReplicas {
   }
 
  private:
-  std::string name(int k) const {
-    return static_cast<std::size_t>(k) < names_.size() ? "tensor '" + names_[k] + "'" : "tensor " + std::to_string(k);
-  }
-
   std::vector<int> inputs_of(int k) const {
     std::vector<int> indices(replicas_);
     std::iota(indices.begin(), indices.end(), k * replicas_);
@@ -65,7 +61,7 @@ class ReduceReplicas {
     for (const int index : inputs_of(k)) {
       const Tensor value = input(context, index);
       const Span span = span_of(value.get());
-      const DType dtype = dtype_of(value.get(), name(k));
+      const DType dtype = dtype_of(value.get(), tensor_name(names_, k));
       std::vector<std::int64_t> own = shape_of(value.get());
       const int replica = index - k * replicas_;
       if (replica == 0) {
@@ -74,7 +70,7 @@ class ReduceReplicas {
         request.count = span.bytes / static_cast<std::int64_t>(size_of(dtype));
         shape = std::move(own);
       } else if (own != shape || dtype != request.dtype) {
-        throw ArgumentError(name(k) + " differs in shape or type between replica 0 and replica " +
+        throw ArgumentError(tensor_name(names_, k) + " differs in shape or type between replica 0 and replica " +
                             std::to_string(replica) + "; all replicas must give the same");
       }
       sources.push_back(span.data);

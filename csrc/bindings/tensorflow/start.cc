@@ -43,11 +43,13 @@ class Start {
     call.root = root_;
     call.timeout_s = timeout_s_;
     call.name = name_;
-    call.names = names_;
+    auto details = std::make_shared<TensorDetails>();
+    details->names = names_;
     const int tensors = api().TF_NumInputs(context) - 2;
     for (int i = 0; i < tensors; ++i) {
-      add(context, i, tensors, *flight, call);
+      add(context, i, tensors, *flight, call, details->shapes);
     }
+    call.details = std::move(details);
     call.algorithm = algorithm_number(call.problem(), algorithm_, flight->communicator->topology());
     flight->work = flight->communicator->post(call, false);
     const Tensor handle = Flights::instance().launch(std::move(flight));
@@ -55,21 +57,27 @@ class Start {
   }
 
  private:
-  void add(TfContext* context, int i, int tensors, Flight& flight, Call& call) const {
+  // Adds tensor i to the call, and its shape to `shapes`.
+  void add(TfContext* context, int i, int tensors, Flight& flight, Call& call,
+           std::vector<std::int64_t>& shapes) const {
     Tensor tensor = input(context, i);
-    const DType dtype = dtype_of(tensor.get(), what(i));
+    const DType dtype = dtype_of(tensor.get(), tensor_name(names_, i));
     if (i > 0 && dtype != call.dtype) {
-      throw ArgumentTypeError(what(i) + " is of type " + std::string(name(dtype)) + " and " + what(0) + " of type " +
-                              std::string(name(call.dtype)) + "; one call takes one type");
+      throw ArgumentTypeError(tensor_name(names_, i) + " is of type " + std::string(name(dtype)) + " and " +
+                              tensor_name(names_, 0) + " of type " + std::string(name(call.dtype)) +
+                              "; one call takes one type");
     }
     call.dtype = dtype;
     std::vector<std::int64_t> shape = shape_of(tensor.get());
+    shapes.push_back(static_cast<std::int64_t>(shape.size()));
+    const auto first = shapes.insert(shapes.end(), shape.begin(), shape.end());
     if (collective_ == Collective::kAllGather) {
+      if (!shape.empty()) {
+        *first = -1;  // the rows may differ between ranks, what follows may not
+      }
       add_gathered(context, tensors, std::move(tensor), std::move(shape), flight, call);
       return;
     }
-    call.shapes.push_back(static_cast<std::int64_t>(shape.size()));
-    call.shapes.insert(call.shapes.end(), shape.begin(), shape.end());
     const Span given = span_of(tensor.get());
     tensor.reset();  // see forward_or_allocate
     Tensor result = forward_or_allocate(context, {i}, 1 + i, shape);
@@ -113,10 +121,6 @@ class Start {
       total += count;
       call.lengths.push_back(count * row);
     }
-    // The rows may differ between ranks, what follows may not.
-    call.shapes.push_back(static_cast<std::int64_t>(shape.size()));
-    call.shapes.push_back(-1);
-    call.shapes.insert(call.shapes.end(), shape.begin() + 1, shape.end());
     shape[0] = total;
     const Status status = new_status();
     const auto bytes = static_cast<std::size_t>(total * row) * size_of(call.dtype);
@@ -127,10 +131,6 @@ class Start {
     call.output.push_back(span_of(result.get()));
     flight.inputs.push_back(std::move(tensor));
     flight.outputs.push_back(std::move(result));
-  }
-
-  std::string what(int i) const {
-    return static_cast<std::size_t>(i) < names_.size() ? "tensor '" + names_[i] + "'" : "tensor " + std::to_string(i);
   }
 
   std::int64_t communicator_;

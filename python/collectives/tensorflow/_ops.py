@@ -21,7 +21,7 @@ from .._environment import read_num_threads
 from ..communicator import Communicator
 from . import _private
 
-__all__ = ["Group", "all_gather", "all_reduce", "broadcast", "reduce_replicas", "replica_bytes"]
+__all__ = ["Group", "all_gather", "all_reduce", "broadcast", "in_flight", "reduce_replicas", "replica_bytes"]
 
 _SHOWN = 4  # names of tensors in the name of a fused call
 # A reduction over replicas is split into ops of at least so many bytes per replica, and into no more than so many,
@@ -167,7 +167,7 @@ def replica_bytes() -> int:
 
 
 def in_flight() -> int:
-    """How many collectives have been started and are not over, or over and not given back."""
+    """How many collectives have been started and are not over, or are over and nobody has been told."""
     return int(ctypes.CDLL(_PATH).collectives_tensorflow_in_flight())
 
 

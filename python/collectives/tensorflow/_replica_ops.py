@@ -16,7 +16,7 @@ from . import _ops, _private
 from ._dtypes import check_reducible, mean_of_sum
 from ._indexed_slices import merge
 
-__all__ = ["CrossDeviceOps"]
+__all__ = ["CrossDeviceOps", "components_of", "is_mean", "name_of", "on_each"]
 
 _Pair: TypeAlias = "tuple[Any, Any]"  # a PerReplica and its destinations
 
@@ -52,22 +52,22 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
         self, reduce_op: Any, value_destination_pairs: Sequence[_Pair], options: Any
     ) -> Any:
         del options  # about collectives between workers
-        mean = _is_mean(reduce_op)
-        pairs = [(_components(value), destinations) for value, destinations in value_destination_pairs]
+        mean = is_mean(reduce_op)
+        pairs = [(components_of(value), destinations) for value, destinations in value_destination_pairs]
         if not pairs:
             return []
-        names = [_name(i, values, destinations) for i, (values, destinations) in enumerate(pairs)]
+        names = [name_of(i, values, destinations) for i, (values, destinations) in enumerate(pairs)]
         places = [self._places(destinations) for _, destinations in pairs]
         with self._scope(places[0][0]):
             results = self._reduce([values for values, _ in pairs], names, mean)
-        return [_on_each(result, devices) for result, devices in zip(results, places, strict=True)]
+        return [on_each(result, devices) for result, devices in zip(results, places, strict=True)]
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:
         del options
         devices = self._places(destinations)
         with self._scope(devices[0]):
-            gathered = tf.concat(_components(per_replica_value), axis)
-        return _on_each(gathered, devices)
+            gathered = tf.concat(components_of(per_replica_value), axis)
+        return on_each(gathered, devices)
 
     def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
         """In replica context; strategies call it where they can do without a merge call, hence rarely."""
@@ -120,19 +120,19 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
         return _ops.reduce_replicas(tensors, kind, self.combination, self.packs, names=names)
 
 
-def _is_mean(reduce_op: Any) -> bool:
+def is_mean(reduce_op: Any) -> bool:
     if reduce_op not in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         raise ValueError(f"reduce_op is {reduce_op!r}; tf.distribute.ReduceOp.SUM and .MEAN are accepted")
     return bool(reduce_op == tf.distribute.ReduceOp.MEAN)
 
 
-def _components(value: Any) -> tuple[Any, ...]:
+def components_of(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tf.distribute.DistributedValues) or not value.values:
         raise TypeError(f"a value to reduce or gather is {value!r}; one with a component for each replica is needed")
     return tuple(value.values)
 
 
-def _name(number: int, values: Sequence[Any], destinations: Any) -> str:
+def name_of(number: int, values: Sequence[Any], destinations: Any) -> str:
     """What errors call a tensor: by its variable where it goes to one, else by its own name, which only graphs give."""
     for named in (destinations, values[0]):
         if isinstance(named, tf.Variable) or (tf.is_tensor(named) and not tf.executing_eagerly()):
@@ -159,7 +159,7 @@ def _alike(values: list[Any], name: str) -> list[Any]:
     return values
 
 
-def _on_each(result: Any, devices: Sequence[str]) -> Any:
+def on_each(result: Any, devices: Sequence[str]) -> Any:
     """The result with a component on each device; unwrapped when there is one device, as strategies expect."""
     return _private.regroup([_identity(result, device) for device in devices], wrap_class=_private.Mirrored)
 

@@ -61,29 +61,29 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
     def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Sequence[Any], options: Any) -> Any:
         if not value_destination_pairs:
             return []
-        mean = _replica_ops._is_mean(reduce_op)
-        pairs = [(_replica_ops._components(value), where) for value, where in value_destination_pairs]
-        names = [_replica_ops._name(i, values, where) for i, (values, where) in enumerate(pairs)]
+        mean = _replica_ops.is_mean(reduce_op)
+        pairs = [(_replica_ops.components_of(value), where) for value, where in value_destination_pairs]
+        names = [_replica_ops.name_of(i, values, where) for i, (values, where) in enumerate(pairs)]
         places = [self._places(where) for _, where in pairs]
         with self._scope(places[0][0]):
             results = self._reduce_everywhere([values for values, _ in pairs], names, mean, options)
-        return [_replica_ops._on_each(result, devices) for result, devices in zip(results, places, strict=True)]
+        return [_replica_ops.on_each(result, devices) for result, devices in zip(results, places, strict=True)]
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:
-        values = _replica_ops._components(per_replica_value)
-        name = _replica_ops._name(0, values, destinations)
+        values = _replica_ops.components_of(per_replica_value)
+        name = _replica_ops.name_of(0, values, destinations)
         devices = self._places(destinations)
         with self._scope(devices[0]):
             gathered = self._gather_everywhere(values, axis, name, self._merged(options))
-        return _replica_ops._on_each(gathered, devices)
+        return _replica_ops.on_each(gathered, devices)
 
     def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
         if len(_private.devices_of(self)) > 1:
             return super()._all_reduce(reduce_op, value, replica_id, options)
         # With one replica there is nobody to merge with, so this works inside tf.cond too.
-        mean = _replica_ops._is_mean(reduce_op)
+        mean = _replica_ops.is_mean(reduce_op)
         flat = [(v,) for v in tf.nest.flatten(value)]
-        names = [_replica_ops._name(i, v, None) for i, v in enumerate(flat)]
+        names = [_replica_ops.name_of(i, v, None) for i, v in enumerate(flat)]
         return tf.nest.pack_sequence_as(value, self._reduce_everywhere(flat, names, mean, options))
 
     def _merged(self, options: Any) -> Any:
