@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
 from typing import IO, Any
 
 from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, signal_name
@@ -213,7 +212,8 @@ class _Job:
         for key, _ in self._selector.select(limit):
             if key.fileobj is self._wake:
                 for number in self._wake.recv(64):
-                    self._forward(number)
+                    if number in _FORWARDED:
+                        self._forward(number)
             elif isinstance(key.data, _Stream):
                 if not key.data.pump():
                     self._selector.unregister(key.fileobj)
@@ -278,19 +278,19 @@ class _Text:
 def _forwarding(job: _Job) -> Iterator[None]:
     """While inside, the signals that ask a process to end reach the job instead."""
 
-    def noted(number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(OSError):
-            os.write(job.waker(), bytes([number]))
-
     before = {}
+    # The interpreter's own handler writes the number: one in Python would only run after a wait for events that began
+    # between the signal's arrival and its turn.
+    wakes = signal.set_wakeup_fd(job.waker(), warn_on_full_buffer=False)
     for number in _FORWARDED:
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            before[number] = signal.signal(number, noted)
+            before[number] = signal.signal(number, lambda *_: None)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakes)
 
 
 def _reads_terminal() -> bool:
