@@ -16,6 +16,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from peers import install, mpi
+from peers.mpi import LEVELS, abort, fetch, join, prepare, prepare_c, unsupported, ways
 
 if TYPE_CHECKING:
     from cases import Config

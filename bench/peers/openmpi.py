@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from peers import CCall, install, mpi
+from peers.mpi import LEVELS, abort, fetch, join, unsupported
 
 if TYPE_CHECKING:
     from cases import Array, Config

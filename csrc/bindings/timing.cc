@@ -2,7 +2,6 @@
 
 #include "bindings/timing.h"
 
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -31,11 +30,11 @@ constexpr std::size_t kMostArguments = 6;
 using Function = int (*)(std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
                          std::uintptr_t);
 
-std::vector<Span> spans_of(const std::vector<py::array>& arrays) {
+std::vector<Span> spans_of(const std::vector<py::object>& arrays) {
   std::vector<Span> spans;
-  for (const py::array& array : arrays) {
+  for (const py::object& array : arrays) {
     auto* object = reinterpret_cast<PyArrayObject*>(array.ptr());
-    if (!is_plain(object)) {
+    if (!PyArray_Check(object) || !is_plain(object)) {
       throw ArgumentError("timing needs contiguous arrays in native byte order");
     }
     spans.push_back(span_of(object));
@@ -85,7 +84,7 @@ std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vec
   return times;
 }
 
-std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::array>& arrays, int rounds, int batch,
+std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::object>& arrays, int rounds, int batch,
                                           const std::string& collective, const std::string& op,
                                           const std::string& algorithm) {
   Communicator& communicator = communicator_of(c);
@@ -102,7 +101,7 @@ std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::ar
   return time_rounds(communicator, call.input, rounds, batch, [&] { run(communicator, call); });
 }
 
-std::vector<std::int64_t> time_function(py::handle c, const std::vector<py::array>& arrays, int rounds, int batch,
+std::vector<std::int64_t> time_function(py::handle c, const std::vector<py::object>& arrays, int rounds, int batch,
                                         std::uintptr_t address, const std::vector<std::uintptr_t>& arguments,
                                         py::handle /*held*/) {
   Communicator& communicator = communicator_of(c);
@@ -124,12 +123,14 @@ std::vector<std::int64_t> time_function(py::handle c, const std::vector<py::arra
 }  // namespace
 
 void bind_timing(py::module_& m) {
-  m.def("_time_collective", time_collective,
-        "Nanoseconds of each round: the arrays are rewritten, the ranks meet, and the collective runs `batch` times. No "
-        "rounds: one call on what the arrays hold.");
-  m.def("_time_function", time_function,
-        "The same for a C function of up to six pointers or integers that returns 0 when all is well. The last argument "
-        "is only held meanwhile.");
+  m.def(
+      "_time_collective", time_collective,
+      "Nanoseconds of each round: the arrays are rewritten, the ranks meet, and the collective runs `batch` times. No "
+      "rounds: one call on what the arrays hold.");
+  m.def(
+      "_time_function", time_function,
+      "The same for a C function of up to six pointers or integers that returns 0 when all is well. The last argument "
+      "is only held meanwhile.");
 }
 
 }  // namespace collectives
