@@ -1,38 +1,49 @@
 """The least time that a collective between two ranks can take, from the times of what it cannot do without.
 
 The primitives are the functions of peers/memcpy.c, named as there, in microseconds per call as the slower rank took for
-them, measured with the same size, in the same placement and within the same run as the collective. Bytes of the
-collective move between cores at the speed of primitives that found their cache lines where the collective finds them.
+them, measured at the same size, in the same placement and within the same run as the collective. What moves between the
+cores moves as it does in the collective: cache lines are found where the collective finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-FLAGS_PER_CALL = 32  # of the primitive "flag": kRoundTrips there and back, in peers/memcpy.c
-PIECE = 256 << 10  # bytes: kPiece there; no more goes through a box at once, and the rest takes as long per byte
-# The input and a box stay in a level-2 cache up to here, the inputs of all ranks in a level-3 cache below the second.
+# As in peers/memcpy.c: what a call of "meet" and of "flag" has to be divided by, and the bytes of a half beyond which
+# "reduce_half" and "copy_back" take only so many; the rest takes as long per byte.
+MEETINGS_PER_CALL = 16
+FLAGS_PER_CALL = 32
+PIECE = 128 << 10
+# A buffer and the boxes stay in a level-2 cache up to here, both ranks' buffers in a level-3 cache below the second.
 LEVEL_2_UP_TO = 512 << 10
 MEMORY_FROM = 16 << 20
-SMALL = 8 << 10  # bytes up to which latency decides
+# Calls are timed in batches below, where what timing costs is nothing.
+BATCHED_BELOW = 8 << 10
+# Beyond, it is never faster that both ranks reduce everything, and what crosses over fits in no flag's cache line.
+REDUCE_ALL_UP_TO = 16 << 10
+IN_A_FLAG_UP_TO = 40
 
 
 def primitives(collective: str, memory: str, transport: str, nbytes: int, ranks: int) -> list[str]:
     """Names of the primitives that `limit_us` needs for this row."""
     if ranks != 2 or collective not in ("all_reduce", "broadcast"):
         return []
-    small = nbytes <= SMALL
     if transport == "tcp":
         if collective == "broadcast":
             return ["send_one_way"]
-        return ["exchange", "ping_pong"] if small else ["exchange"]
+        return ["exchange", "ping_pong"] if nbytes <= REDUCE_ALL_UP_TO else ["exchange"]
+    if nbytes >= MEMORY_FROM and (collective == "broadcast" or memory == "private"):
+        return ["update"]
+    empty = ["empty"] if nbytes >= BATCHED_BELOW else []
     if collective == "broadcast":
-        return ["empty", "flag", "receive"]
-    if memory == "symmetric":
-        return ["empty", "flag", "push", *(["copy_out", "add_from_peer"] if small else [])]
-    if nbytes <= LEVEL_2_UP_TO:
-        return ["empty", "flag", "copy_out", "add_from_peer", "copy_back"]
-    return ["empty", "flag", "update", "copy_back"] if nbytes < MEMORY_FROM else ["empty", "update"]
+        return [*empty, "flag", "receive"]
+    if nbytes <= IN_A_FLAG_UP_TO:
+        return ["flag", "meet"]
+    if memory == "private" and nbytes > LEVEL_2_UP_TO:
+        return [*empty, "flag", "meet", "update", "copy_back"]
+    everything = ["reduce_all"] if nbytes <= REDUCE_ALL_UP_TO else []
+    return [*empty, "flag", "meet", "push" if memory == "symmetric" else "reduce_half", *everything]
 
 
 def limit_us(
@@ -40,68 +51,75 @@ def limit_us(
 ) -> float | None:
     """Microseconds that the collective takes at least; None where that is not known.
 
-    With S bytes, L the time of a flag from one core to the other, and the primitives less the cost of timing a call,
-    per byte:
+    With S bytes, L the time of a flag between the cores, and all primitives less the cost of timing a call:
 
-    - all_reduce, shared memory, private buffers that fit in the level-2 cache: the less of
-      2L + S/2 (copy_out + add_from_peer + copy_back), each rank reducing one half, and
-      L + S (copy_out + add_from_peer), each rank reducing all;
-    - the same in the level-3 cache: every byte of the own buffer is read and written, and as many cross over:
-      S (update + copy_back);
-    - the same in memory: S update;
-    - all_reduce, symmetric memory: 2L + S push, or what each rank reducing all takes, if that is less;
-    - broadcast, shared memory: L + S receive, one copy by the receiver;
-    - all_reduce, TCP: the exchange of S bytes in both directions at once, or half of a ping-pong, if that is less;
-    - broadcast, TCP: S bytes in one direction.
+    - all_reduce, shared memory, up to 40 bytes: L, since they travel with the flag;
+    - private buffers in level-2 caches: 2L + reduce_half, or L + reduce_all if that is less. reduce_half is
+      S/2 (1/copy + 1/add-from-peer + 1/copy-from-peer) in bytes per time;
+    - private buffers in a level-3 cache: every byte of the own buffer is read and written, and as many cross over:
+      update + S/crossing, the latter by copy_back;
+    - private buffers in memory: update alone;
+    - symmetric memory: 2L + push, or L + reduce_all if that is less;
+    - broadcast, shared memory: L + receive, one copy by the receiver; in memory update, for the work can be shared;
+    - all_reduce, TCP: exchange, or half of ping_pong if that is less; broadcast, TCP: send_one_way.
 
-    The formulas, and how they compare with measurements, are those of docs/performance.md.
+    These are the lower bounds of docs/performance.md. They hold for calls that wait for each other: in back-to-back
+    broadcasts the root can be ahead.
 
     Args:
-        primitives: microseconds per call by name.
+        primitives: microseconds per call by name, as `times` gives them.
+        collective: "all_reduce" (the sum of float32) or "broadcast".
         memory: "private" or "symmetric".
         transport: "shm" or "tcp".
         nbytes: of a rank's buffer.
-        ranks: only 2 is known.
+        ranks: only for 2 it is known.
     """
     if ranks != 2 or collective not in ("all_reduce", "broadcast") or transport not in ("shm", "tcp"):
         return None
     try:
         if transport == "tcp":
             return _over_tcp(primitives, collective)
-        return _over_memory(primitives, collective, memory, nbytes)
+        if nbytes >= MEMORY_FROM and (collective == "broadcast" or memory == "private"):
+            return primitives["update"]
+        return _through_caches(primitives, collective, memory, nbytes)
     except KeyError:
-        return None  # a primitive was not measured in this placement
+        return None  # not measured, in this placement
 
 
-def _over_tcp(times: Mapping[str, float], collective: str) -> float:
+def times(rows: Iterable[Mapping[str, Any]], nbytes: int, placement: str) -> dict[str, float]:
+    """What `limit_us` takes, from the rows of the bench."""
+    here = [row for row in rows if row["peer"] == "memcpy" and row["bytes"] == nbytes]
+    # Doing nothing takes as long wherever the cores are.
+    return {row["algorithm"]: row["time_us"] for row in here if row["algorithm"] == "empty"} | {
+        row["algorithm"]: row["time_us"] for row in here if row["placement"] == placement
+    }
+
+
+def _over_tcp(measured: Mapping[str, float], collective: str) -> float:
     if collective == "broadcast":
-        return times["send_one_way"]
-    return min(times["exchange"], times["ping_pong"] / 2 if "ping_pong" in times else times["exchange"])
+        return measured["send_one_way"]
+    exchange = measured["exchange"]
+    return min(exchange, measured.get("ping_pong", 2 * exchange) / 2)
 
 
-def _over_memory(times: Mapping[str, float], collective: str, memory: str, nbytes: int) -> float:
-    timing = times["empty"]  # of a call, which everything that was timed has once
+def _through_caches(measured: Mapping[str, float], collective: str, memory: str, nbytes: int) -> float:
+    if collective == "all_reduce" and nbytes <= IN_A_FLAG_UP_TO:
+        return _latency(measured, 0.0)
+    timing = measured["empty"] if nbytes >= BATCHED_BELOW else 0.0  # which whatever was timed has in it once
 
     def net(name: str) -> float:
-        return max(0.0, times[name] - timing)
+        return max(0.0, measured[name] - timing)
 
-    def half(name: str) -> float:
-        """Of S/2 bytes, from a primitive that took at most PIECE of them."""
-        piece = min(nbytes // 8 * 4, PIECE)
-        return net(name) * (nbytes / 2 / piece) if piece else 0.0
-
-    if collective == "all_reduce" and memory == "private" and nbytes >= MEMORY_FROM:
-        return timing + net("update")
-    flag = net("flag") / FLAGS_PER_CALL
     if collective == "broadcast":
-        return timing + flag + net("receive")
+        return timing + net("flag") / FLAGS_PER_CALL + net("receive")
+    flag = _latency(measured, timing)
+    pieces = nbytes / 2 / min(nbytes // 8 * 4, PIECE)
     if memory == "private" and nbytes > LEVEL_2_UP_TO:
-        return timing + net("update") + 2 * half("copy_back")
-    candidates = []
-    if memory == "symmetric":
-        candidates.append(2 * flag + net("push"))
-    else:
-        candidates.append(2 * flag + half("copy_out") + half("add_from_peer") + half("copy_back"))
-    if "copy_out" in times:
-        candidates.append(flag + 2 * (half("copy_out") + half("add_from_peer")))
-    return timing + min(candidates)
+        return timing + net("update") + 2 * pieces * net("copy_back")
+    halves = 2 * flag + (net("push") if memory == "symmetric" else pieces * net("reduce_half"))
+    return timing + (min(halves, flag + net("reduce_all")) if "reduce_all" in measured else halves)
+
+
+def _latency(measured: Mapping[str, float], timing: float) -> float:
+    """Of a flag, to a rank that has been looking for it or that comes as it is raised, whichever is less."""
+    return max(0.0, min((measured["flag"] - timing) / FLAGS_PER_CALL, (measured["meet"] - timing) / MEETINGS_PER_CALL))

@@ -61,7 +61,9 @@ def theirs(comm: collectives.Communicator, config: Config, case: Case, x: Array,
     if case.level == "c":
         c_call = peer.prepare_c(case.algorithm, config.collective, x, config.op)
         # The function's last argument is only held.
-        timed = _from_c(_core._time_function, comm, arrays, c_call.address, c_call.arguments, c_call.before, c_call.keep)
+        timed = _from_c(
+            _core._time_function, comm, arrays, c_call.address, c_call.arguments, c_call.before, c_call.keep
+        )
     else:
         timed = _from_python(comm, arrays, peer.prepare(case.algorithm, config.collective, x, config.op))
     return dataclasses.replace(timed, fetch=peer.fetch)

@@ -1,13 +1,14 @@
 // The primitives of which the limit of a collective between two ranks is made: see memcpy.py and ../limit.py.
 //
-// Every primitive takes (state, x, bytes of x, parts) and returns 0. What is called several times between two meetings of
-// the ranks works on another part of the shared memory each time, so that no call finds what the one before has moved.
-// The functions named before_... bring cache lines where the primitive should find them; they are not timed.
+// Every primitive takes (state, x, bytes of x, parts) and returns 0. What is called several times between two meetings
+// of the ranks works on another part of the shared memory each time, so that no call finds what the one before has
+// moved. The functions named before_... bring cache lines where the primitive should find them; they are not timed.
 //
 // Plain loops, which the compiler makes into vector instructions.
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,21 +19,27 @@
 
 enum {
   kLine = 64,
-  kRoundTrips = 16,       // of a call of flag()
-  kPiece = 256 << 10,     // bytes: what stays in a level-2 cache next to the rest
-  kWindow = 256 << 10,    // bytes of TCP under way, beyond which they leave the caches
-  kReceive = 128 << 10,   // bytes taken from the socket at once
+  kFlagLine = 128,       // processors fetch lines in pairs
+  kRoundTrips = 16,      // of a call of flag()
+  kMeetings = 16,        // of a call of meet()
+  kMeetingLines = 1024,  // for a batch of calls
+  kPiece = 128 << 10,    // bytes through a box at once, so that all of them stay in a level-2 cache
+  kBox = 512 << 10,      // bytes, for a batch of small calls
+  kBoxes = 3,            // of a rank: the first is its own to fill, the others come from the peer
+  kWindow = 256 << 10,   // bytes of TCP under way, beyond which they leave the caches
+  kReceive = 128 << 10,  // bytes taken from the socket at once
   kHuge = 2 << 20,
 };
 
 typedef struct {
-  _Atomic uint64_t* flags[2];  // rank r writes flags[r]
-  char* boxes[2];              // of kPiece bytes; rank r works on boxes[r]
-  char* buffers[2];            // as symmetric memory: rank r owns buffers[r]
-  size_t capacity;             // of a buffer
-  char* scratch;               // of kReceive bytes
+  char* memory;  // all of the address space, of so many bytes
+  size_t bytes;
+  char* flags[2];          // rank r writes flags[r], the first line for flag(), the others for meet()
+  char* boxes[2][kBoxes];  // rank r works on boxes[r]
+  char* buffers[2];        // as symmetric memory: rank r owns buffers[r]
+  char* scratch;           // of kReceive bytes
   uint64_t flag;
-  long part;
+  long part;  // calls since the scene was set
   int rank;
   int socket;
 } State;
@@ -40,8 +47,13 @@ typedef struct {
 // A whole cache line, however wide the registers of the machine are.
 typedef float Line __attribute__((vector_size(kLine), aligned(4), may_alias));
 
+// Waits a little. Whoever has waited long is in the way of the other rank.
+static inline void relax(int* looks) {
+  if (++*looks % 1024 == 0) sched_yield();
+}
+
 // Bytes of shared memory for buffers of `capacity` bytes, a multiple of the size of a huge page.
-size_t shared_bytes(size_t capacity) { return 2 * capacity + 2 * kHuge; }
+size_t shared_bytes(size_t capacity) { return 2 * capacity + 3 * kHuge; }
 
 // The state of a rank over the shared memory `file`, which has shared_bytes(capacity) bytes; null with errno set.
 State* open_state(int file, int socket, int rank, size_t capacity) {
@@ -62,29 +74,40 @@ State* open_state(int file, int socket, int rank, size_t capacity) {
   char* scratch = aligned_alloc(4096, kReceive);
   if (s == NULL || scratch == NULL) return NULL;
   memset(scratch, 0, kReceive);
+  s->memory = reserved;
+  s->bytes = bytes + kHuge;
   s->scratch = scratch;
   s->rank = rank;
   s->socket = socket;
-  s->capacity = capacity;
   for (int r = 0; r < 2; ++r) {
-    s->flags[r] = (_Atomic uint64_t*)(base + r * 4096);
-    s->boxes[r] = base + kHuge + r * kPiece;
-    s->buffers[r] = base + 2 * kHuge + r * capacity;
+    s->flags[r] = base + r * (kHuge / 2);
+    for (int i = 0; i < kBoxes; ++i) s->boxes[r][i] = base + kHuge + (r * kBoxes + i) * kBox;
+    s->buffers[r] = base + 3 * kHuge + r * capacity;
   }
   return s;
 }
 
-static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
-
-// What of the half of `bytes` goes through a box at once.
-static inline size_t piece_of(size_t bytes) { return smaller(bytes / 8 * 4, kPiece); }
-
-static inline size_t place(State* s, size_t bytes, long parts) {
-  return (size_t)(s->part++ % parts) * ((bytes + kLine - 1) / kLine * kLine);
+void close_state(State* s) {
+  munmap(s->memory, s->bytes);
+  free(s->scratch);
+  free(s);
 }
 
+static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+// What of half of x goes through a box at once.
+static inline size_t piece_of(size_t bytes) { return smaller(bytes / 8 * 4, kPiece); }
+
+static inline size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+// Where this call works, when every call needs so many bytes.
+static inline size_t place(State* s, size_t bytes, long parts) {
+  return (size_t)(s->part++ % parts) * whole_lines(bytes);
+}
+
+// Makes the lines that all calls need dirty in the cache of this core.
 static void dirty(State* s, char* data, size_t bytes, long parts) {
-  bytes = parts * ((bytes + kLine - 1) / kLine * kLine);
+  bytes = (size_t)parts * whole_lines(bytes);
   for (size_t i = 0; i < bytes; i += 4096) {
     memset(data + i, 0, smaller(4096, bytes - i));  // in small pieces, since a large memset may go around the caches
   }
@@ -97,8 +120,15 @@ static inline void copy(char* restrict to, const char* restrict from, size_t byt
   for (; i < bytes; i += 4) *(float*)(to + i) = *(const float*)(from + i);
 }
 
+// a += b
+static inline void add(char* restrict a, const char* restrict b, size_t bytes) {
+  size_t i = 0;
+  for (; i + kLine <= bytes; i += kLine) *(Line*)(a + i) += *(const Line*)(b + i);
+  for (; i < bytes; i += 4) *(float*)(a + i) += *(const float*)(b + i);
+}
+
 // Both become their sum.
-static inline void add(char* restrict a, char* restrict b, size_t bytes) {
+static inline void add_to_both(char* restrict a, char* restrict b, size_t bytes) {
   size_t i = 0;
   for (; i + kLine <= bytes; i += kLine) {
     *(Line*)(a + i) = *(Line*)(b + i) = *(const Line*)(a + i) + *(const Line*)(b + i);
@@ -111,51 +141,86 @@ int empty(State* s, char* x, size_t bytes, long parts) {
   return 0;
 }
 
+static inline _Atomic uint64_t* flag_line(State* s, int rank, size_t line) {
+  return (_Atomic uint64_t*)(s->flags[rank] + line * kFlagLine);
+}
+
+static inline void raise_flag(State* s, size_t line) {
+  atomic_store_explicit(flag_line(s, s->rank, line), s->flag, memory_order_release);
+}
+
+static inline void await_flag(State* s, size_t line) {
+  _Atomic uint64_t* theirs = flag_line(s, 1 - s->rank, line);
+  for (int looks = 0; atomic_load_explicit(theirs, memory_order_acquire) < s->flag;) relax(&looks);
+}
+
 // kRoundTrips times a flag to the other rank and one back.
 int flag(State* s, char* x, size_t bytes, long parts) {
   (void)x, (void)bytes, (void)parts;
-  _Atomic uint64_t* mine = s->flags[s->rank];
-  _Atomic uint64_t* theirs = s->flags[1 - s->rank];
   for (int i = 0; i < kRoundTrips; ++i) {
     ++s->flag;
-    if (s->rank == 0) atomic_store_explicit(mine, s->flag, memory_order_release);
-    while (atomic_load_explicit(theirs, memory_order_acquire) < s->flag) {
-    }
-    if (s->rank == 1) atomic_store_explicit(mine, s->flag, memory_order_release);
+    if (s->rank == 0) raise_flag(s, 0);
+    await_flag(s, 0);
+    if (s->rank == 1) raise_flag(s, 0);
   }
   return 0;
 }
 
-int before_own_box(State* s, char* x, size_t bytes, long parts) {
+int before_meet(State* s, char* x, size_t bytes, long parts) {
+  (void)x, (void)bytes, (void)parts;
+  for (size_t line = 1; line <= kMeetingLines; ++line) {
+    _Atomic uint64_t* mine = flag_line(s, s->rank, line);
+    atomic_store_explicit(mine, atomic_load_explicit(mine, memory_order_relaxed), memory_order_relaxed);
+  }
+  s->part = 0;
+  return 0;
+}
+
+// kMeetings times both raise a flag and wait for the other's. The lines are new, so each is fetched only once.
+int meet(State* s, char* x, size_t bytes, long parts) {
+  (void)x, (void)bytes;
+  const size_t first = (size_t)(s->part++ % parts) * kMeetings % kMeetingLines;
+  for (size_t i = 0; i < kMeetings; ++i) {
+    ++s->flag;
+    raise_flag(s, 1 + first + i);
+    await_flag(s, 1 + first + i);
+  }
+  return 0;
+}
+
+int before_boxes(State* s, char* x, size_t bytes, long parts) {
   (void)x;
-  dirty(s, s->boxes[s->rank], piece_of(bytes), parts);
+  for (int i = 0; i < kBoxes; ++i) dirty(s, s->boxes[i == 0 ? s->rank : 1 - s->rank][i], bytes, parts);
   return 0;
 }
 
-int before_their_box(State* s, char* x, size_t bytes, long parts) {
-  (void)x;
-  dirty(s, s->boxes[1 - s->rank], piece_of(bytes), parts);
-  return 0;
-}
+int before_pieces(State* s, char* x, size_t bytes, long parts) { return before_boxes(s, x, piece_of(bytes), parts); }
 
-// A piece of x into a box.
-int copy_out(State* s, char* x, size_t bytes, long parts) {
+// What a rank has to do when each reduces one half, without the waiting: a piece of the peer's half into a box, the sum
+// of a piece of the own half and a box into both, a box into a piece of the peer's half.
+int reduce_half(State* s, char* x, size_t bytes, long parts) {
   const size_t piece = piece_of(bytes);
-  copy(s->boxes[s->rank] + place(s, piece, parts), x + bytes - piece, piece);
+  const size_t at = place(s, piece, parts);
+  char* theirs = x + bytes - 2 * piece;
+  char* own = x + bytes - piece;
+  copy(s->boxes[s->rank][0] + at, theirs, piece);
+  add_to_both(s->boxes[s->rank][1] + at, own, piece);
+  copy(theirs, s->boxes[s->rank][2] + at, piece);
   return 0;
 }
 
-// A box and a piece of x become their sum.
-int add_from_peer(State* s, char* x, size_t bytes, long parts) {
-  const size_t piece = piece_of(bytes);
-  add(s->boxes[s->rank] + place(s, piece, parts), x + bytes - piece, piece);
+// The same when both reduce everything: x into a box, and the sum of x and a box into x.
+int reduce_all(State* s, char* x, size_t bytes, long parts) {
+  const size_t at = place(s, bytes, parts);
+  copy(s->boxes[s->rank][0] + at, x, bytes);
+  add(x, s->boxes[s->rank][1] + at, bytes);
   return 0;
 }
 
-// A box into a piece of x.
+// A box into a piece of x: what crosses over when the other core has just written it.
 int copy_back(State* s, char* x, size_t bytes, long parts) {
   const size_t piece = piece_of(bytes);
-  copy(x + bytes - piece, s->boxes[s->rank] + place(s, piece, parts), piece);
+  copy(x + bytes - piece, s->boxes[s->rank][2] + place(s, piece, parts), piece);
   return 0;
 }
 
@@ -179,7 +244,7 @@ int push(State* s, char* x, size_t bytes, long parts) {
   (void)x;
   const size_t half = bytes / 8 * 4;
   const size_t from = place(s, bytes, parts) + (s->rank == 0 ? 0 : half);
-  add(s->buffers[s->rank] + from, s->buffers[1 - s->rank] + from, s->rank == 0 ? half : bytes - half);
+  add_to_both(s->buffers[s->rank] + from, s->buffers[1 - s->rank] + from, s->rank == 0 ? half : bytes - half);
   return 0;
 }
 
@@ -194,13 +259,14 @@ int receive(State* s, char* x, size_t bytes, long parts) {
 // Moves `out` bytes of x to the other rank, and `in` bytes from there to where `to` points or, without it, nowhere.
 static int stream(State* s, const char* x, size_t out, char* to, size_t in) {
   size_t sent = 0, got = 0;
-  while (sent < out || got < in) {
+  for (int looks = 0; sent < out || got < in; relax(&looks)) {
     // In an exchange what came tells how far the other rank is.
     const size_t end = in > 0 ? smaller(out, got + kWindow) : out;
     if (sent < end) {
       const ssize_t n = send(s->socket, x + sent, end - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (n > 0) {
         sent += (size_t)n;
+        looks = 0;
       } else if (errno != EAGAIN && errno != EINTR) {
         return errno;
       }
@@ -209,6 +275,7 @@ static int stream(State* s, const char* x, size_t out, char* to, size_t in) {
       const ssize_t n = recv(s->socket, to ? to + got : s->scratch, smaller(in - got, kReceive), MSG_DONTWAIT);
       if (n > 0) {
         got += (size_t)n;
+        looks = 0;
       } else if (n == 0) {
         return ECONNRESET;
       } else if (errno != EAGAIN && errno != EINTR) {

@@ -2,8 +2,8 @@
 
     python bench/allreduce.py --vs memcpy
 
-Each way is one primitive, a function of memcpy.c, which the system's compiler builds when a run starts. `limit.py` makes
-the limit of a collective out of their times; alone they are no collectives, and have no results to check.
+Each way is one primitive, a function of memcpy.c, which the system's compiler builds when a run starts. `limit.py`
+makes the limit of a collective out of their times; alone they are no collectives, and have no results to check.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _SETTINGS = "COLLECTIVES_BENCH_MEMCPY"
 _LEAST_BUFFER = 2 << 20  # bytes, the size of a huge page; room for a batch of small calls as well
 # The function that sets the scene for a primitive.
 _BEFORE = {
-    "copy_out": "before_own_box",
-    "add_from_peer": "before_their_box",
-    "copy_back": "before_their_box",
+    "meet": "before_meet",
+    "reduce_half": "before_pieces",
+    "reduce_all": "before_boxes",
+    "copy_back": "before_pieces",
     "push": "before_buffer",
     "receive": "before_buffer",
 }
@@ -133,6 +134,12 @@ class Driver:
         before = _BEFORE.get(way)
         arguments = (self.state, x.ctypes.data, x.nbytes, parts)
         return CCall(self._address(way), arguments, (self, x), self._address(before) if before else 0)
+
+    def close(self) -> None:
+        """Gives back the memory. No call may be used after this."""
+        self.library.close_state.restype = None
+        self.library.close_state.argtypes = [ctypes.c_void_p]
+        self.library.close_state(self.state)
 
     def _address(self, name: str) -> int:
         return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0

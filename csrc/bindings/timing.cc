@@ -58,8 +58,8 @@ void run(Communicator& communicator, const Call& call) {
   }
 }
 
-// Nanoseconds that each round of `batch` calls took. Every round finds buffers that were just written, what `before` did,
-// and ranks that just met.
+// Nanoseconds that each round of `batch` calls took. Every round finds buffers that were just written, what `before`
+// did, and ranks that just met.
 template <typename Before, typename Timed>
 std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vector<Span>& spans, int rounds, int batch,
                                       const Before& before, const Timed& timed) {
