@@ -40,12 +40,14 @@ _SETTINGS = "COLLECTIVES_BENCH_MEMCPY"
 _LEAST_BUFFER = 2 << 20  # bytes, the size of a huge page; room for a batch of small calls as well
 # The function that sets the scene for a primitive.
 _BEFORE = {
+    "empty": "empty",
+    "flag": "empty",
     "meet": "before_meet",
     "reduce_half": "before_pieces",
     "reduce_all": "before_boxes",
     "copy_back": "before_pieces",
     "push": "before_buffer",
-    "receive": "before_buffer",
+    "receive": "before_receive",
 }
 
 
