@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# As in peers/memcpy.c: what a call of "meet" and of "flag" has to be divided by, and the bytes of a half beyond which
-# "reduce_half" and "copy_back" take only so many; the rest takes as long per byte.
+# As in peers/memcpy.c: what a call of "meet" and of "flag" has to be divided by, the bytes of a half beyond which
+# "reduce_half" and "copy_back" take only so many, and those beyond which "receive" does. The rest takes as long per byte.
 MEETINGS_PER_CALL = 16
 FLAGS_PER_CALL = 32
 PIECE = 128 << 10
+RECEIVED = 512 << 10
 # A buffer and the boxes stay in a level-2 cache up to here, both ranks' buffers in a level-3 cache below the second.
 LEVEL_2_UP_TO = 512 << 10
 MEMORY_FROM = 16 << 20
@@ -60,7 +61,8 @@ def limit_us(
       update + S/crossing, the latter by copy_back;
     - private buffers in memory: update alone;
     - symmetric memory: 2L + push, or L + reduce_all if that is less;
-    - broadcast, shared memory: L + receive, one copy by the receiver; in memory update, for the work can be shared;
+    - broadcast, shared memory: L + receive, one copy by the receiver from the root's cache; in memory update,
+      for the cores can share the work;
     - all_reduce, TCP: exchange, or half of ping_pong if that is less; broadcast, TCP: send_one_way.
 
     These are the lower bounds of docs/performance.md. They hold for calls that wait for each other: in back-to-back
@@ -111,7 +113,7 @@ def _through_caches(measured: Mapping[str, float], collective: str, memory: str,
         return max(0.0, measured[name] - timing)
 
     if collective == "broadcast":
-        return timing + net("flag") / FLAGS_PER_CALL + net("receive")
+        return timing + net("flag") / FLAGS_PER_CALL + net("receive") * nbytes / min(nbytes, RECEIVED)
     flag = _latency(measured, timing)
     pieces = nbytes / 2 / min(nbytes // 8 * 4, PIECE)
     if memory == "private" and nbytes > LEVEL_2_UP_TO:

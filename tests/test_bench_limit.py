@@ -127,6 +127,7 @@ def numbers(count, seed):
             900.23,
         ),
         ({"empty": 0.03, "flag": 6.43, "receive": 8.03}, ("broadcast", "private", "shm", 512 << 10), 8.23),
+        ({"empty": 0.03, "flag": 6.43, "receive": 8.03}, ("broadcast", "private", "shm", 2 << 20), 32.23),
         ({"update": 700.0}, ("broadcast", "symmetric", "shm", 32 << 20), 700.0),
         ({"exchange": 7.0, "ping_pong": 12.0}, ("all_reduce", "private", "tcp", 8), 6.0),
         ({"exchange": 5.0, "ping_pong": 12.0}, ("all_reduce", "private", "tcp", 8), 5.0),
@@ -203,17 +204,19 @@ def test_push(pair, count):
 
 def test_what_moves_one_way(pair, module):
     limit = module("limit")
-    count = 4 * limit.PIECE // 4
+    count = 2 * limit.RECEIVED // 4
     values = numbers(count, 1)
     pair.buffer(0, count)[:] = values
     x = np.zeros(count, np.float32)
     pair.call(0, "receive", x)
     assert not x.any()  # the root has it
+    received, piece = limit.RECEIVED // 4, limit.PIECE // 4
     pair.call(1, "receive", x)
-    assert np.array_equal(x, values)
+    assert np.array_equal(x[-received:], values[:received])
+    assert not x[:-received].any()
+    x[:] = values
     pair.call(1, "update", x)
     assert np.array_equal(x, values + np.float32(1))
-    piece = limit.PIECE // 4
     pair.box(0, 2, 0, piece)[:] = values[:piece]
     x[:] = 5
     pair.call(0, "copy_back", x)
