@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 # As in peers/memcpy.c: what a call of "meet" and of "flag" has to be divided by, the bytes of a half beyond which
-# "reduce_half" and "copy_back" take only so many, and those beyond which "receive" does. The rest takes as long per byte.
+# "reduce_half" and "copy_back" take only so many, and those beyond which "receive" does. The rest takes as long per
+# byte.
 MEETINGS_PER_CALL = 16
 FLAGS_PER_CALL = 32
 PIECE = 128 << 10

@@ -267,16 +267,18 @@ int push(State* s, char* x, size_t bytes, long parts) {
 }
 
 int before_receive(State* s, char* x, size_t bytes, long parts) {
-  dirty(s, x, bytes, 1);
-  if (s->rank == 0) dirty(s, s->buffers[0], smaller(bytes, kReceived), parts);
+  const size_t received = smaller(bytes, kReceived);
+  dirty(s, x + bytes - received, received, 1);
+  if (s->rank == 0) dirty(s, s->buffers[0], received, parts);
   return 0;
 }
 
-// What rank 0 has written, as far as it is in its level-2 cache, into x of rank 1.
+// What rank 0 has written, as far as it is in its level-2 cache, into x of rank 1. The system's memcpy is a few percent
+// faster here than a loop.
 int receive(State* s, char* x, size_t bytes, long parts) {
   if (s->rank == 1) {
-    const size_t pieces = smaller(bytes, kReceived);
-    copy(x + bytes - pieces, s->buffers[0] + place(s, pieces, parts), pieces);
+    const size_t received = smaller(bytes, kReceived);
+    memcpy(x + bytes - received, s->buffers[0] + place(s, received, parts), received);
   }
   return 0;
 }
