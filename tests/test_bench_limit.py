@@ -19,6 +19,7 @@ from collectives import _core
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 HUGE = 2 << 20
 BOX = 512 << 10
+CONFIG_REST = (False, 1.0, 1.0, 1)  # check, timeout, duration, seed
 
 
 @pytest.fixture
@@ -289,9 +290,7 @@ def test_runs(tmp_path, module, arguments, transport):
 
 def test_what_it_cannot_do(module, monkeypatch, tmp_path):
     memcpy, cases = module("peers.memcpy"), module("cases")
-    config = cases.Config(
-        *("all_reduce", ("auto",), False, (8,), 2, "shm", "private", "float32", "sum", False, 1.0, 1.0, 1)
-    )
+    config = cases.Config(*("all_reduce", ("auto",), False, (8,), 2, "shm", "private", "float32", "sum"), *CONFIG_REST)
     change = module("dataclasses").replace
     assert memcpy.unsupported(config) == ""
     for name, value, words in [
@@ -326,3 +325,27 @@ def test_what_is_prepared_is_not_timed(module):
     assert len(times) == 2
     assert calls == [("before", 5, 7), *[("call", 5, 7)] * 3] * 2
     comm.close()
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_what_is_prepared_takes_the_place_of_rewriting(module, prepared):
+    ctypes, timed, cases, peers = (module(name) for name in ("ctypes", "timed", "cases", "peers"))
+    seen = []
+    x = np.full(4, 7, np.float32)
+    function = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: seen.append(float(x[0])) or 0)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+
+    class OneFunction:
+        @staticmethod
+        def prepare_c(way, collective, x, op):
+            return peers.CCall(address, (), function, address if prepared else 0)
+
+        fetch = None
+
+    config = cases.Config(
+        *("all_reduce", ("auto",), False, (16,), 1, "local", "private", "float32", "sum"), *CONFIG_REST
+    )
+    (comm,) = module("collectives").local_group(1)
+    timed.theirs(comm, config, cases.Case("way", 4, 16, "memcpy", "c"), x, OneFunction).rounds(1, 1)
+    comm.close()
+    assert seen == ([7, 7] if prepared else [0])
