@@ -29,12 +29,14 @@ import peers
 import plot
 import ranks
 import table
+import timed
 from cases import BadRequestError, Config
 from collectives import _core
 
 TOTAL = 20.0  # seconds of measuring, shared by all rows, when no duration is given
 LONGEST, SHORTEST = 1.5, 0.1  # of a row
 MAX_RANKS = 1024
+MAX_TENSORS = 1 << 20
 
 
 def main() -> int:
@@ -92,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory", choices=("private", "symmetric"), default="private", help="ordinary arrays, or comm.empty()")
     add("--dtype", choices=tuple(cases.DTYPES), default="float32", metavar="TYPE", help=", ".join(cases.DTYPES))
     add("--op", choices=cases.OPS, default="sum")
+    add("--level", choices=(*timed.LEVELS, "both"), help="who calls: Python (default), C, or both (default with --vs)")
+    add("--tensors", type=_tensors, default=1, metavar="N", help="measure lists of N tensors in one call as well")
     add("--check", action=argparse.BooleanOptionalAction, default=True, help="check results (default)")
     add("--timeout", type=_seconds, default=120.0, help="seconds that starting, and each collective, may take")
     add("--duration", type=_seconds, help="seconds of measuring per size and algorithm (default: 20 for all rows)")
@@ -127,6 +131,7 @@ def _configure(arguments: argparse.Namespace) -> list[tuple[Config, Path | None]
         raise BadRequestError(f"--op avg needs floats, not {a.dtype}")
     if a.memory == "symmetric" and a.transport == "tcp":
         raise BadRequestError("--memory symmetric needs ranks that share memory; over tcp they do not")
+    levels = timed.LEVELS if (a.level or "both") == "both" and (a.vs or a.level) else (a.level or "python",)
     config = Config(
         collective=a.collective,
         algorithms=tuple(names),
@@ -139,8 +144,10 @@ def _configure(arguments: argparse.Namespace) -> list[tuple[Config, Path | None]
         op=a.op,
         check=a.check,
         timeout=a.timeout,
-        duration=a.duration or _default_duration(len(sizes) * len(names) * 2 * max(0.5, len(a.vs))),
+        duration=a.duration or _default_duration(len(sizes) * len(names) * len(levels) * 2 * max(0.5, len(a.vs))),
         seed=a.seed,
+        levels=levels,
+        tensors=a.tensors,
     )
     if a.plot:
         plot.check_possible(a.plot)
@@ -152,7 +159,9 @@ def _configure(arguments: argparse.Namespace) -> list[tuple[Config, Path | None]
     reasons = []
     for name, directory, wanted in a.vs:
         peer = peers.load(name)
-        if reason := peer.unsupported(config):
+        shared = tuple(level for level in config.levels if level in peer.LEVELS)
+        reason = peer.unsupported(config) if shared else f"it is measured at level {' and '.join(peer.LEVELS)} only"
+        if reason:
             reasons.append(f"--vs {name}: {reason}")
             if wanted:
                 raise BadRequestError(reasons[-1])
@@ -164,7 +173,7 @@ def _configure(arguments: argparse.Namespace) -> list[tuple[Config, Path | None]
                 raise
             reasons.append(str(error))
             continue
-        runs.append((dataclasses.replace(config, peer=name), environment))
+        runs.append((dataclasses.replace(config, peer=name, levels=shared), environment))
     if not runs:
         raise BadRequestError("; ".join(reasons))
     for reason in reasons:
@@ -197,6 +206,13 @@ def _ranks(text: str) -> int:
     number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MAX_RANKS:
         raise argparse.ArgumentTypeError(f"{text!r} ranks; a number from 1 to {MAX_RANKS} is accepted")
+    return number
+
+
+def _tensors(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= MAX_TENSORS:
+        raise argparse.ArgumentTypeError(f"{text!r} tensors; a number from 1 to {MAX_TENSORS} is accepted")
     return number
 
 

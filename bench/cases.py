@@ -33,12 +33,19 @@ class BadRequestError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One row, or one per placement: a size measured with one algorithm of ours, or with one way of a peer."""
+    """One row, or one per placement: a size measured with one algorithm of ours, or with one way of a peer.
+
+    Attributes:
+        level: what calls and reads the clock: "python" or "c".
+        tensors: how many the elements are spread over; more than one is a list in one fused call.
+    """
 
     algorithm: str
     count: int
     nbytes: int
     peer: str | None = None
+    level: str = "python"
+    tensors: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Config:
     Attributes:
         duration: seconds of measuring per case.
         timeout: seconds that starting and each collective may take.
+        tensors: when more than 1, lists of so many tensors are measured beside one of the same size.
         show: where progress goes: "" for nowhere, "-" for a bar on stderr, else the file to write the fraction to.
     """
 
@@ -64,6 +72,8 @@ class Config:
     timeout: float
     duration: float
     seed: int
+    levels: tuple[str, ...] = ("python",)
+    tensors: int = 1
     peer: str | None = None
     show: str = ""
 
@@ -84,7 +94,7 @@ class Config:
     @staticmethod
     def from_json(values: dict[str, Any]) -> Config:
         """The inverse of `to_json`."""
-        tuples = {key: tuple(values[key]) for key in ("algorithms", "sizes")}
+        tuples = {key: tuple(values[key]) for key in ("algorithms", "sizes", "levels")}
         return Config(**{**values, **tuples})
 
 
@@ -134,6 +144,14 @@ def counts(config: Config) -> list[int]:
     if not config.rewrites:
         return [0]
     return sorted({max(1, nbytes // config.element.itemsize) for nbytes in config.sizes})
+
+
+def tensor_lengths(count: int, tensors: int) -> list[int]:
+    """`count` elements spread over so many tensors as in a real model: a few hold most of them."""
+    shares = np.random.default_rng(tensors).lognormal(sigma=2.0, size=tensors)
+    ends = np.cumsum(shares / shares.sum()) * (count - tensors) + np.arange(1, tensors + 1)
+    ends[-1] = count
+    return [int(n) for n in np.diff(ends.astype(np.int64), prepend=0)]
 
 
 def bus_factor(collective: str, ranks: int) -> float:

@@ -8,11 +8,8 @@ long they took, by the library itself, outside of the timed parts.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import resource
 import time
-from collections.abc import Callable
 from typing import Any
 
 import check
@@ -20,6 +17,7 @@ import collectives
 import numpy as np
 import progress
 import results
+import timed
 from cases import Array, BadRequestError, Case, Config, counts
 from collectives import _core
 from peers import Peer
@@ -85,11 +83,14 @@ class _Rank:
         cases = []
         for count in counts(c):
             nbytes = count * c.element.itemsize
-            cases += [Case(name, count, nbytes) for name in algorithms]
-            if self.peer is not None:
-                cases += [
-                    Case(way, count, nbytes, self.peer.NAME) for way in self.peer.ways(c.collective, nbytes, c.ranks)
-                ]
+            for level in c.levels:
+                # Ours and theirs in turn: what is compared is measured within milliseconds of each other.
+                cases += [Case(name, count, nbytes, level=level) for name in algorithms]
+                if 1 < c.tensors <= count:
+                    cases += [Case(name, count, nbytes, level=level, tensors=c.tensors) for name in algorithms]
+                if self.peer is not None:
+                    ways = self.peer.ways(c.collective, nbytes, c.ranks)
+                    cases += [Case(way, count, nbytes, self.peer.NAME, level) for way in ways]
         return cases
 
     def _unsupported(self, algorithm: str, hosts: list[int]) -> str:
@@ -159,73 +160,40 @@ class _Rank:
 
     # On every rank.
 
+    def _timed(self, case: Case) -> timed.Timed:
+        x = self._buffer(case)
+        if case.peer is None:
+            return timed.ours(self.comm, self.config, case, x)
+        assert self.peer is not None
+        return timed.theirs(self.comm, self.config, case, x, self.peer)
+
     def _buffer(self, case: Case) -> Array:
         return (self.ours if case.peer is None else self.theirs)[: case.count]
 
-    def _call(self, case: Case, x: Array) -> Callable[..., Any]:
-        """The collective as a function without arguments: what a user would write, and no more."""
-        c = self.config
-        if case.peer is not None:
-            assert self.peer is not None
-            return self.peer.prepare(case.algorithm, c.collective, x, c.op)
-        function = getattr(self.comm, c.collective)
-        positional: list[Any] = [x] if c.rewrites else []
-        if c.collective in ("all_reduce", "reduce") and c.op != "sum":
-            positional.append(c.op)
-        keywords = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
-        return functools.partial(function, *positional, **keywords)
-
     def _block(self, case: Case, iterations: int, verify: bool, data: results.CaseData | None) -> None:
-        x = self._buffer(case)
-        call = self._call(case, x)
+        batch = BATCH if case.nbytes < BATCH_BELOW else 1
+        call = self._timed(case)
         before = self.probe()
         interrupted = -resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         begin = time.perf_counter()
-        if case.nbytes < BATCH_BELOW:
-            iterations = max(1, iterations // BATCH)
-            times = self._batches(call, x, iterations)
-        else:
-            times = self._singles(call, x, iterations)
+        times = call.rounds(max(1, iterations // batch), batch)
         wall = time.perf_counter() - begin
         interrupted += resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         after = self.probe()
-        wrong = self._verify_constant(case, call, x) if verify and self.config.check and self.config.rewrites else 0
+        wrong = self._verify_constant(case, call) if verify and self.config.check and self.config.rewrites else 0
         self.comm.all_reduce(times, "max")
         if data is not None:
-            per_call = BATCH if case.nbytes < BATCH_BELOW else 1
-            data.add(times / (1e3 * per_call), before, after, wall, wall / (iterations * per_call))
+            data.add(times / (1e3 * batch), before, after, wall, wall / (len(times) * batch))
             data.wrong += wrong
             data.disturbed += interrupted > 0
 
-    def _batches(self, call: Callable[[], object], x: Array, batches: int) -> Array:
-        times = np.zeros(batches, np.int64)
-        now = time.perf_counter_ns
-        for i in range(batches):
-            x.fill(0)  # which stays 0 whatever the op, so that nothing overflows
-            self.comm.barrier()
-            begin = now()
-            for _ in itertools.repeat(None, BATCH):
-                call()
-            times[i] = now() - begin
-        return times
-
-    def _singles(self, call: Callable[[], object], x: Array, iterations: int) -> Array:
-        times = np.zeros(iterations, np.int64)
-        now = time.perf_counter_ns
-        for i in range(iterations):
-            x.fill(1)
-            self.comm.barrier()
-            begin = now()
-            call()
-            times[i] = now() - begin
-        return times
-
-    def _verify_constant(self, case: Case, call: Callable[[], object], x: Array) -> int:
+    def _verify_constant(self, case: Case, call: timed.Timed) -> int:
         """Wrong elements, over all ranks, of one more call on another constant per rank; cheap, so after blocks."""
+        x = self._buffer(case)
         length = min(len(x), check.PERIOD)
         inputs = [np.full(length, 1 + rank % 3, x.dtype) for rank in range(self.comm.size)]
         x.fill(inputs[self.comm.rank][0])
-        call()
+        self._run(call, x)
         return self._total(self._count_wrong(x, inputs))
 
     def _check(self, case: Case, seed: int, asynchronous: bool, data: results.CaseData | None) -> None:
@@ -238,14 +206,13 @@ class _Rank:
             inputs = [check.pattern(x.dtype, c.op, (seed, rank), length) for rank in range(comm.size)]
             check.fill(x, inputs[comm.rank])
         moved = comm.bytes_by_transport()
-        call = self._call(case, x)
-        if asynchronous and case.peer is None:
-            work = call(async_op=True)
-            work.wait()
+        call = self._timed(case)
+        if asynchronous and case.peer is None and case.level == "python":
+            work = self._run(call, x, async_op=True)
             if data is not None:
                 data.chosen = work.algorithm
         else:
-            call()
+            self._run(call, x)
         # What was moved until here, before the calls below move more.
         moved = {name: total - moved.get(name, 0) for name, total in comm.bytes_by_transport().items()}
         wrong = 0
@@ -259,6 +226,16 @@ class _Rank:
             data.wrong += wrong
             if case.peer is None:
                 data.moved = {name: int(n) for name, n in zip(_TRANSPORTS, together, strict=True) if n}
+
+    @staticmethod
+    def _run(call: timed.Timed, x: Array, **keywords: bool) -> Any:
+        """One call on the values of `x`, whose result is in `x` afterwards."""
+        call.put(x)
+        result = call.call(**keywords)
+        if keywords:
+            result.wait()
+        call.fetch(x)
+        return result
 
     def _count_wrong(self, x: Array, inputs: list[Array]) -> int:
         c = self.config

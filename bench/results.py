@@ -84,7 +84,7 @@ class Collected:
         chosen = {}
         for case, data in zip(self._cases, self.data, strict=True):
             rows += [self._row(case, data, p, samples) for p, samples in data.placements().items()]
-            if case.algorithm == "auto" and case.peer is None:
+            if data.chosen and case.algorithm == "auto":
                 chosen[str(case.nbytes)] = data.chosen
         return {
             "rows": rows,
@@ -109,6 +109,8 @@ class Collected:
             "dtype": c.dtype,
             "op": c.op if c.collective in ("all_reduce", "reduce") else None,
             "peer": case.peer,
+            "level": case.level,
+            "tensors": case.tensors,
             "placement": placement,
             "time_us": median,
             "time_us_p99": float(np.percentile(samples, 99)),

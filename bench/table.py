@@ -10,12 +10,12 @@ from cases import Config, format_size
 
 Row = dict[str, Any]
 
-_HEADER = ("size", "count", "type", "algorithm", "placement", "median", "p99", "algbw", "busbw", "wrong")
-_UNITS = ("", "elements", "", "", "", "us", "us", "GB/s", "GB/s", "elements")
+_HEADER = ("size", "count", "type", "level", "algorithm", "placement", "median", "p99", "algbw", "busbw", "wrong")
+_UNITS = ("", "elements", "", "", "", "", "us", "us", "GB/s", "GB/s", "elements")
 # Of the blocks. The scheduler's own housekeeping interrupts a few.
 DISTURBED_PART = 0.1
 
-_LEFT = {"type", "algorithm", "placement"}
+_LEFT = {"type", "level", "algorithm", "placement"}
 
 
 def rows_as_text(report: dict[str, Any], config: Config) -> str:
@@ -25,6 +25,7 @@ def rows_as_text(report: dict[str, Any], config: Config) -> str:
             format_size(row["bytes"]),
             str(row["bytes"] // config.element.itemsize),
             row["dtype"],
+            row["level"],
             _label(row, report["chosen"]),
             row["placement"],
             number(row["time_us"]),
@@ -49,53 +50,58 @@ def rows_as_text(report: dict[str, Any], config: Config) -> str:
 
 def versus_as_text(rows: list[Row], peer: str) -> str:
     """Peer over ours, by size and placement: the medians of the best way of each. Above 1, ours is faster."""
-    header = ("size", "placement", "ours", "median", peer, "median", f"{peer} / ours")
+    header = ("size", "level", "placement", "ours", "median", peer, "median", f"{peer} / ours")
     cells = []
-    for nbytes in sorted({row["bytes"] for row in rows}):
-        for placement in sorted({row["placement"] for row in rows if row["bytes"] == nbytes}):
-            here = [row for row in rows if (row["bytes"], row["placement"]) == (nbytes, placement)]
-            ours = _ours([row for row in here if row["peer"] is None])
-            theirs = min((row for row in here if row["peer"]), key=_time, default=None)
-            if ours is None or theirs is None:
-                continue
-            ratio = theirs["time_us"] / ours["time_us"] if ours["time_us"] else math.inf
-            cells.append(
-                (
-                    format_size(nbytes),
-                    placement,
-                    ours["algorithm"],
-                    number(ours["time_us"]),
-                    theirs["algorithm"],
-                    number(theirs["time_us"]),
-                    f"{ratio:.2f}" + ("" if ratio >= 1 else "  <- slower"),
-                )
+    for (nbytes, level, placement), here in by_place(rows):
+        ours, theirs = pair(here)
+        if ours is None or theirs is None:
+            continue
+        ratio = theirs["time_us"] / ours["time_us"]
+        cells.append(
+            (
+                *(format_size(nbytes), level, placement),
+                *(ours["algorithm"], number(ours["time_us"])),
+                *(theirs["algorithm"], number(theirs["time_us"])),
+                f"{ratio:.2f}" + ("" if ratio >= 1 else "  <- slower"),
             )
-    units = ("", "", "", "us", "", "us", "")
-    left = [False, True, True, False, True, False, True]
+        )
+    units = ("", "", "", "", "us", "", "us", "")
+    left = [False, True, True, True, False, True, False, True]
     return grid([header, units, *cells], left)
+
+
+def by_place(rows: list[Row]) -> list[tuple[tuple[int, str, str], list[Row]]]:
+    """The rows that may be compared with each other, by size, level and placement."""
+    groups: dict[tuple[int, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["bytes"], row["level"], row["placement"]), []).append(row)
+    return sorted(groups.items())
+
+
+def pair(rows: list[Row]) -> tuple[Row | None, Row | None]:
+    """What speaks for ours, and the peer at its best. Lists of tensors stand for themselves."""
+    ours = _ours([row for row in rows if row["peer"] is None and row.get("tensors", 1) == 1])
+    return ours, min((row for row in rows if row["peer"]), key=_time, default=None)
 
 
 def best_as_text(rows: list[Row]) -> str:
     """Each peer over ours, each ratio from the run in which both took part, and which peer comes closest."""
     names = list(dict.fromkeys(str(row["against"]) for row in rows))
     cells = []
-    for nbytes in sorted({row["bytes"] for row in rows}):
-        for placement in sorted({row["placement"] for row in rows if row["bytes"] == nbytes}):
-            ratios: dict[str, float] = {}
-            for name in names:
-                here = [r for r in rows if (r["bytes"], r["placement"], r["against"]) == (nbytes, placement, name)]
-                ours = _ours([row for row in here if row["peer"] is None])
-                theirs = min((row for row in here if row["peer"]), key=_time, default=None)
-                if ours is not None and theirs is not None and ours["time_us"]:
-                    ratios[name] = theirs["time_us"] / ours["time_us"]
-            if not ratios:
-                continue
-            best = min(ratios, key=lambda name: ratios[name])
-            shown = [f"{ratios[name]:.2f}" if name in ratios else "-" for name in names]
-            mark = "" if ratios[best] >= 1 else "  <- slower"
-            cells.append((format_size(nbytes), placement, *shown, best, f"{ratios[best]:.2f}{mark}"))
-    header = ("size", "placement", *(f"{name} / ours" for name in names), "best peer", "best / ours")
-    return grid([header, *cells], [False, True, *(False for _ in names), True, False])
+    for (nbytes, level, placement), here in by_place(rows):
+        ratios: dict[str, float] = {}
+        for name in names:
+            ours, theirs = pair([row for row in here if row["against"] == name])
+            if ours is not None and theirs is not None:
+                ratios[name] = theirs["time_us"] / ours["time_us"]
+        if not ratios:
+            continue
+        best = min(ratios, key=lambda name: ratios[name])
+        shown = [f"{ratios[name]:.2f}" if name in ratios else "-" for name in names]
+        mark = "" if ratios[best] >= 1 else "  <- slower"
+        cells.append((format_size(nbytes), level, placement, *shown, best, f"{ratios[best]:.2f}{mark}"))
+    header = ("size", "level", "placement", *(f"{name} / ours" for name in names), "best peer", "best / ours")
+    return grid([header, *cells], [False, True, True, *(False for _ in names), True, True])
 
 
 def summary(rows: list[Row], config: Config) -> str:
@@ -119,7 +125,8 @@ def summary(rows: list[Row], config: Config) -> str:
 
 def total_wrong(rows: list[Row]) -> int:
     """Wrong elements of all cases; the rows of one case, by placement, share their count."""
-    cases = {(row["algorithm"], row["peer"], row["bytes"]): row["wrong"] for row in rows}
+    keys = ("algorithm", "peer", "bytes", "level", "tensors", "against")
+    cases = {tuple(row.get(key) for key in keys): row["wrong"] for row in rows}
     return sum(cases.values())
 
 
@@ -137,7 +144,8 @@ def _label(row: Row, chosen: dict[str, str]) -> str:
     if row["peer"]:
         return f"{row['peer']} ({row['algorithm']})"
     name = chosen.get(str(row["bytes"])) if row["algorithm"] == "auto" else None
-    return f"auto [{name}]" if name else row["algorithm"]
+    label = f"auto [{name}]" if name else str(row["algorithm"])
+    return f"{label}, {row['tensors']} tensors" if row["tensors"] > 1 else label
 
 
 def number(value: float) -> str:

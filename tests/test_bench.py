@@ -26,6 +26,8 @@ KEYS = {
         "dtype",
         "op",
         "peer",
+        "level",
+        "tensors",
         "against",
         "placement",
     ),
@@ -92,6 +94,8 @@ def test_all_algorithms_of_four_ranks(tmp_path):
         (["--transport", "local", "--memory", "symmetric", "--dtype", "bfloat16"], "local"),
         (["--collective", "broadcast", "--dtype", "int8"], "shm"),
         (["--collective", "reduce", "--op", "prod", "--dtype", "float16"], "shm"),
+        (["--level", "c", "--dtype", "int32"], "shm"),
+        (["--level", "both", "--tensors", "100"], "shm"),
     ],
 )
 def test_two_ranks(tmp_path, arguments, transport):
@@ -258,7 +262,7 @@ def test_a_case_always_has_a_row(module):
 
 def test_a_peer_is_compared_at_its_best(module):
     table = module("table")
-    row = {"bytes": 8, "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0}
+    row = {"bytes": 8, "level": "c", "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0}
     rows = [
         row,
         row | {"peer": "openmpi", "algorithm": "default", "time_us": 3.0},
@@ -275,6 +279,7 @@ def test_the_best_of_several_peers(module):
     """Ratios are taken within the run of each peer, whatever the times in the others are."""
     table = module("table")
     row = {"bytes": 8, "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0, "against": "a"}
+    row |= {"level": "c"}
     rows = [
         row,
         row | {"peer": "a", "time_us": 3.0},
@@ -284,7 +289,7 @@ def test_the_best_of_several_peers(module):
     ]
     lines = table.best_as_text(rows).splitlines()
     assert len(lines) == 2
-    assert lines[1].split() == ["8", "B", "near", "3.00", "2.00", "b", "2.00"]
+    assert lines[1].split() == ["8", "B", "c", "near", "3.00", "2.00", "b", "2.00"]
 
 
 def _path(first: Path) -> str:

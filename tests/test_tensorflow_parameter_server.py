@@ -91,6 +91,8 @@ def free_ports(count: int) -> list[int]:
 
 def start(program: str, argument: Any) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # TensorFlow's coordinator and its servers wait for each other on the only thread, with stock reductions too.
+    environment.pop("TF_NUM_INTEROP_THREADS", None)
     return subprocess.Popen(
         [sys.executable, "-c", program, json.dumps(argument)],
         env=environment,

@@ -8,6 +8,7 @@ rank, where it takes part in the same run as ours does. Run by itself it install
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,30 @@ class PeerMissingError(Exception):
     """The peer is not installed; the text says how to get it."""
 
 
+@dataclasses.dataclass(frozen=True)
+class CCall:
+    """A call of a C function: up to six arguments that are integers or pointers, and 0 as its result when all is well.
+
+    Attributes:
+        address: of the function.
+        keep: what has to live as long as the call is used.
+    """
+
+    address: int
+    arguments: tuple[int, ...]
+    keep: object = None
+
+
 class Peer(Protocol):
-    """What a peer file has."""
+    """What a peer file has.
+
+    Attributes:
+        NAME: of the file.
+        LEVELS: where it can be timed: "python", with `prepare`, and "c", with `prepare_c`.
+    """
 
     NAME: str
+    LEVELS: tuple[str, ...]
 
     def locate(self, directory: Path | None) -> Path:
         """Its environment: `directory`, or where it installs itself. Raises PeerMissingError."""
@@ -46,6 +67,12 @@ class Peer(Protocol):
 
     def prepare(self, way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
         """The collective on `x`, in place, as a function without arguments."""
+
+    def prepare_c(self, way: str, collective: str, x: Array, op: str) -> CCall:
+        """The same as a C function."""
+
+    def fetch(self, x: Array) -> None:
+        """Copies the result of the last call into `x`, where the peer does not work in place; never timed."""
 
 
 def names() -> list[str]:

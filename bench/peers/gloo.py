@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from peers import PeerMissingError, install
+from peers import CCall, PeerMissingError, install
 
 if TYPE_CHECKING:
     from cases import Array, Config
 
 NAME = "gloo"
+LEVELS = ("python",)
 REQUIREMENTS = ["torch>=2.4"]
 
 _OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
@@ -98,6 +99,15 @@ def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object
     if collective == "all_reduce":
         return functools.partial(dist.all_reduce, tensor, **keywords)
     return functools.partial(dist.reduce, tensor, 0, **keywords)
+
+
+def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+    """See `peers.Peer`; not in LEVELS."""
+    raise NotImplementedError
+
+
+def fetch(x: Array) -> None:
+    """See `peers.Peer`."""
 
 
 if __name__ == "__main__":

@@ -16,12 +16,24 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from peers import install, mpi
-from peers.mpi import abort, join, prepare, unsupported, ways
+from peers.mpi import LEVELS, abort, fetch, join, prepare, prepare_c, unsupported, ways
 
 if TYPE_CHECKING:
     from cases import Config
 
-__all__ = ["NAME", "abort", "command", "join", "locate", "prepare", "unsupported", "ways"]
+__all__ = [
+    "LEVELS",
+    "NAME",
+    "abort",
+    "command",
+    "fetch",
+    "join",
+    "locate",
+    "prepare",
+    "prepare_c",
+    "unsupported",
+    "ways",
+]
 
 NAME = "impi"
 REQUIREMENTS = ["mpi4py>=4", "impi-rt>=2021.14"]

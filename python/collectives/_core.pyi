@@ -295,6 +295,12 @@ def _survivors(
     inline_bytes: int = 40,
     repeats: int = 3,
 ) -> tuple[Any, ...]: ...
+def _time_collective(
+    arg0: object, arg1: Sequence[object], arg2: int, arg3: int, arg4: str, arg5: str, arg6: str, /
+) -> list[int]: ...
+def _time_function(
+    arg0: object, arg1: Sequence[object], arg2: int, arg3: int, arg4: int, arg5: Sequence[int], arg6: object, /
+) -> list[int]: ...
 def _unsupported(
     collective: str,
     algorithm: str,

@@ -1,0 +1,132 @@
+"""One call of a case: how it is made from Python or from C++, on which arrays, and how it is timed.
+
+Whoever calls, a round is the same: the buffers are rewritten, the ranks meet, the clock is read, the collective runs
+once or several times, the clock is read. The two levels are never compared with each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import collectives
+import numpy as np
+from cases import Array, Case, Config, tensor_lengths
+from collectives import _core
+from peers import Peer
+
+LEVELS = ("python", "c")
+
+
+def _nothing(_: Array) -> None:
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A case that is ready to be called.
+
+    Attributes:
+        call: one call on what the buffers hold; what a user would write where the level is Python.
+        rounds: nanoseconds of each of a number of rounds, of a number of calls each.
+        put: gives the call the values of `x`, where it does not work on `x` itself.
+        fetch: copies the result of the last call into `x`, where it is not there.
+    """
+
+    call: Callable[..., Any]
+    rounds: Callable[[int, int], Array]
+    put: Callable[[Array], None] = _nothing
+    fetch: Callable[[Array], None] = _nothing
+
+
+def ours(comm: collectives.Communicator, config: Config, case: Case, x: Array) -> Timed:
+    """A call of this library on `x`, or on as many tensors as the case wants."""
+    lists = _lists(x, case.tensors) if case.tensors > 1 else None
+    arrays = lists.arrays if lists else [x] if config.rewrites else []
+    if case.level == "c":
+        op = config.op if config.collective in ("all_reduce", "reduce") else "sum"
+        timed = _from_c(_core._time_collective, comm, arrays, config.collective, op, case.algorithm)
+    else:
+        timed = _from_python(comm, arrays, _method(comm, config, case, arrays))
+    return dataclasses.replace(timed, put=lists.put, fetch=lists.fetch) if lists else timed
+
+
+def theirs(comm: collectives.Communicator, config: Config, case: Case, x: Array, peer: Peer) -> Timed:
+    """A call of a peer on `x`."""
+    arrays = [x] if config.rewrites else []
+    if case.level == "c":
+        c_call = peer.prepare_c(case.algorithm, config.collective, x, config.op)
+        # The function's last argument is only held.
+        timed = _from_c(_core._time_function, comm, arrays, c_call.address, c_call.arguments, c_call.keep)
+    else:
+        timed = _from_python(comm, arrays, peer.prepare(case.algorithm, config.collective, x, config.op))
+    return dataclasses.replace(timed, fetch=peer.fetch)
+
+
+def _from_python(comm: collectives.Communicator, arrays: list[Array], call: Callable[..., Any]) -> Timed:
+    def rounds(number: int, batch: int) -> Array:
+        times = np.zeros(number, np.int64)
+        now = time.perf_counter_ns
+        for i in range(number):
+            for array in arrays:
+                array.fill(0)  # which stays 0 whatever the op, so that nothing overflows
+            comm.barrier()
+            if batch == 1:
+                begin = now()
+                call()
+            else:
+                begin = now()
+                for _ in itertools.repeat(None, batch):
+                    call()
+            times[i] = now() - begin
+        return times
+
+    return Timed(call, rounds)
+
+
+def _from_c(
+    function: Callable[..., list[int]], comm: collectives.Communicator, arrays: list[Array], *rest: object
+) -> Timed:
+    def rounds(number: int, batch: int) -> Array:
+        return np.array(function(comm, arrays, number, batch, *rest), np.int64)
+
+    return Timed(functools.partial(function, comm, arrays, 0, 1, *rest), rounds)
+
+
+def _method(comm: collectives.Communicator, config: Config, case: Case, arrays: list[Array]) -> Callable[..., Any]:
+    """The collective as a function without arguments: what a user would write, and no more."""
+    positional: list[Any] = [arrays if case.tensors > 1 else arrays[0]] if arrays else []
+    if config.collective in ("all_reduce", "reduce") and config.op != "sum":
+        positional.append(config.op)
+    keywords = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
+    return functools.partial(getattr(comm, config.collective), *positional, **keywords)
+
+
+class _Lists:
+    """Tensors beside `x` that hold its elements."""
+
+    def __init__(self, count: int, dtype: str, tensors: int) -> None:
+        lengths = tensor_lengths(count, tensors)
+        self.arrays = [np.zeros(n, dtype) for n in lengths]
+        ends = np.cumsum(lengths)
+        self._places = [slice(end - n, end) for end, n in zip(ends, lengths, strict=True)]
+
+    def put(self, x: Array) -> None:
+        for array, place in zip(self.arrays, self._places, strict=True):
+            array[:] = x[place]
+
+    def fetch(self, x: Array) -> None:
+        for array, place in zip(self.arrays, self._places, strict=True):
+            x[place] = array
+
+
+# Memory that no core has touched would be slow, so the last ones are kept.
+_make_lists = functools.lru_cache(maxsize=2)(_Lists)
+
+
+def _lists(x: Array, tensors: int) -> _Lists:
+    return _make_lists(len(x), str(x.dtype), tensors)

@@ -1,0 +1,136 @@
+// Timing without the interpreter: of our calls as C++ makes them, and of other libraries' C functions, by one loop.
+
+#include "bindings/timing.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/communicator.h"
+#include "bindings/unlocked.h"
+#include "core/error.h"
+#include "runtime/plan.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+constexpr std::size_t kMostArguments = 6;
+// All arguments are passed in registers on the machines that the library runs on, where one that is narrower than a
+// pointer is the low part of its register. So one type fits every function of up to this many integers and pointers.
+using Function = int (*)(std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
+                         std::uintptr_t);
+
+std::vector<Span> spans_of(const std::vector<py::object>& arrays) {
+  std::vector<Span> spans;
+  for (const py::object& array : arrays) {
+    auto* object = reinterpret_cast<PyArrayObject*>(array.ptr());
+    if (!PyArray_Check(object) || !is_plain(object)) {
+      throw ArgumentError("timing needs contiguous arrays in native byte order");
+    }
+    spans.push_back(span_of(object));
+  }
+  return spans;
+}
+
+// Writes every byte by ordinary stores of this core: a large memset may go around the caches.
+void rewrite(const Span& span) {
+  constexpr std::int64_t kPiece = 4096;
+  for (std::int64_t at = 0; at < span.bytes; at += kPiece) {
+    std::memset(span.data + at, 0, static_cast<std::size_t>(std::min(kPiece, span.bytes - at)));
+  }
+}
+
+void run(Communicator& communicator, const Call& call) {
+  std::shared_ptr<Work> work;
+  if (!communicator.run(call, work)) {
+    communicator.wait(*work, -1);
+    communicator.finish_run(std::move(work));
+  }
+}
+
+// Nanoseconds that each round of `batch` calls took. Every round finds buffers that were just written, and ranks that
+// just met.
+template <typename Timed>
+std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vector<Span>& spans, int rounds, int batch,
+                                      const Timed& timed) {
+  Call barrier;
+  barrier.collective = Collective::kBarrier;
+  std::vector<std::int64_t> times;
+  times.reserve(rounds);
+  if (rounds == 0) {
+    timed();
+  }
+  for (int round = 0; round < rounds; ++round) {
+    for (const Span& span : spans) {
+      rewrite(span);
+    }
+    run(communicator, barrier);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < batch; ++i) {
+      timed();
+    }
+    times.push_back(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  }
+  return times;
+}
+
+std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::object>& arrays, int rounds, int batch,
+                                          const std::string& collective, const std::string& op,
+                                          const std::string& algorithm) {
+  Communicator& communicator = communicator_of(c);
+  Call call;
+  call.collective = parse_collective(collective);
+  call.op = parse_op(op);
+  if (!arrays.empty()) {
+    call.dtype = static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(arrays[0].ptr())));
+  }
+  call.algorithm = algorithm_number(call.problem(), algorithm, communicator.topology());
+  call.input = spans_of(arrays);
+  call.output = call.input;
+  const Unlocked unlocked;
+  return time_rounds(communicator, call.input, rounds, batch, [&] { run(communicator, call); });
+}
+
+std::vector<std::int64_t> time_function(py::handle c, const std::vector<py::object>& arrays, int rounds, int batch,
+                                        std::uintptr_t address, const std::vector<std::uintptr_t>& arguments,
+                                        py::handle /*held*/) {
+  Communicator& communicator = communicator_of(c);
+  const std::vector<Span> spans = spans_of(arrays);
+  if (address == 0 || arguments.size() > kMostArguments) {
+    throw ArgumentError("a function of at most 6 arguments is needed, not one of " + std::to_string(arguments.size()));
+  }
+  const auto function = reinterpret_cast<Function>(address);
+  std::array<std::uintptr_t, kMostArguments> a{};
+  std::ranges::copy(arguments, a.begin());
+  const Unlocked unlocked;
+  return time_rounds(communicator, spans, rounds, batch, [&] {
+    if (const int status = function(a[0], a[1], a[2], a[3], a[4], a[5]); status != 0) {
+      throw ArgumentError("the function that is timed returned " + std::to_string(status));
+    }
+  });
+}
+
+}  // namespace
+
+void bind_timing(py::module_& m) {
+  m.def(
+      "_time_collective", time_collective,
+      "Nanoseconds of each round: the arrays are rewritten, the ranks meet, and the collective runs `batch` times. No "
+      "rounds: one call on what the arrays hold.");
+  m.def(
+      "_time_function", time_function,
+      "The same for a C function of up to six pointers or integers that returns 0 when all is well. The last argument "
+      "is only held meanwhile.");
+}
+
+}  // namespace collectives
