@@ -7,7 +7,8 @@ It is installed, and then used, by
 
 Timed is a compiled collective under `shard_map` over one device per process, until its result is there. JAX reads the
 array of the bench as it is, without a copy, by DLPack: the global array is made before, once. The result is a new
-array.
+array. A broadcast is, as in `jax.experimental.multihost_utils`, a sum to which the others give zeros: XLA has no other
+on CPUs.
 """
 
 from __future__ import annotations
@@ -30,13 +31,25 @@ if TYPE_CHECKING:
 
     from peers import CCall
 
-__all__ = ["NAME", "abort", "command", "fetch", "join", "locate", "prepare", "prepare_c", "unsupported", "ways"]
+__all__ = [
+    "LEVELS",
+    "NAME",
+    "abort",
+    "command",
+    "fetch",
+    "join",
+    "locate",
+    "prepare",
+    "prepare_c",
+    "unsupported",
+    "ways",
+]
 
 NAME = "jax"
+LEVELS = ("python",)
 REQUIREMENTS = ["jax>=0.10"]
 
 _OPS = {"sum": "psum", "avg": "pmean", "min": "pmin", "max": "pmax"}
-_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64")
 _WORDS = 1024  # bytes that hold what rank 0 shares
 
 _last: dict[str, Any] = {}  # the result of the last call
@@ -49,12 +62,12 @@ def locate(directory: Path | None) -> Path:
 
 def unsupported(config: Config) -> str:
     """See `peers.Peer`."""
-    if config.collective != "all_reduce":
+    if config.collective not in ("all_reduce", "broadcast"):
         return f"JAX has no {config.collective} between processes on CPUs"
-    if config.op not in _OPS:
+    if config.collective == "all_reduce" and config.op not in _OPS:
         return f"JAX has no all_reduce with {config.op}"
-    if config.dtype not in _DTYPES:
-        return f"JAX over gloo does not reduce {config.dtype}"
+    if config.dtype == "bool" and (config.collective == "broadcast" or config.op == "sum"):
+        return "JAX adds bools as integers"
     return ""
 
 
@@ -93,9 +106,12 @@ def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object
     import jax
     import numpy as np
 
-    function, sharding = _compiled(op, x.dtype.name)
-    # NumPy does not hand out bfloat16 by DLPack.
-    mine = jax.dlpack.from_dlpack(x.view(np.uint16) if x.dtype.name == "bfloat16" else x)
+    function, sharding = _compiled("sum" if collective == "broadcast" else op, x.dtype.name)
+    raw = x.view(np.uint16) if x.dtype.name == "bfloat16" else x  # NumPy does not hand out bfloat16 by DLPack
+    if collective == "broadcast" and jax.process_index() != 0:
+        mine = jax.numpy.zeros_like(raw)
+    else:
+        mine = jax.dlpack.from_dlpack(raw)
     everything = jax.make_array_from_single_device_arrays((x.size * jax.process_count(),), sharding, [mine])
 
     def call() -> None:
@@ -130,9 +146,9 @@ def fetch(x: Array) -> None:
     np.copyto(x, np.asarray(_last["result"].addressable_data(0)))
 
 
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall | None:
-    """See `peers.Peer`: JAX has no C functions for collectives."""
-    return None
+def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+    """See `peers.Peer`; not in LEVELS."""
+    raise NotImplementedError
 
 
 if __name__ == "__main__":

@@ -33,9 +33,22 @@ if TYPE_CHECKING:
 
     from peers import CCall
 
-__all__ = ["NAME", "abort", "command", "fetch", "join", "locate", "prepare", "prepare_c", "unsupported", "ways"]
+__all__ = [
+    "LEVELS",
+    "NAME",
+    "abort",
+    "command",
+    "fetch",
+    "join",
+    "locate",
+    "prepare",
+    "prepare_c",
+    "unsupported",
+    "ways",
+]
 
 NAME = "tensorflow"
+LEVELS = ("python",)
 REQUIREMENTS = ["tensorflow>=2.16"]
 
 _OPS = {"sum": "Add", "avg": "Add", "prod": "Mul", "min": "Min", "max": "Max"}
@@ -107,8 +120,7 @@ def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object
     import tensorflow as tf
 
     function = _function(collective, op, x.dtype.name, x.size, 8 if way == "subdivided" else -1)
-    # NumPy does not hand out bfloat16 by DLPack.
-    raw = x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+    raw = x.view(np.uint16) if x.dtype.name == "bfloat16" else x  # NumPy does not hand out bfloat16 by DLPack
     tensor = tf.experimental.dlpack.from_dlpack(raw.__dlpack__())
 
     def call() -> None:
@@ -153,9 +165,9 @@ def fetch(x: Array) -> None:
     np.copyto(x, _last["result"].numpy())
 
 
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall | None:
-    """See `peers.Peer`: TensorFlow has no C functions for collectives."""
-    return None
+def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+    """See `peers.Peer`; not in LEVELS."""
+    raise NotImplementedError
 
 
 if __name__ == "__main__":
