@@ -50,7 +50,7 @@ LEVELS = ("python",)
 REQUIREMENTS = ["jax>=0.10"]
 
 _OPS = {"sum": "psum", "avg": "pmean", "min": "pmin", "max": "pmax"}
-_WORDS = 1024  # bytes that hold what rank 0 shares
+_SHARED = 1024  # bytes that hold what rank 0 shares
 
 _last: dict[str, Any] = {}  # the result of the last call
 
@@ -73,7 +73,7 @@ def unsupported(config: Config) -> str:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
-    # Threads of XLA: as many as there are cores for a rank. With more they take turns with those of the other ranks.
+    # Threads of XLA: as many as there are cores for a rank, or those of different ranks take turns.
     variables = {"JAX_PLATFORMS": "cpu", "NPROC": str(launched.cores_each(config.ranks))}
     return launched.command(environment, config, program, variables)
 
@@ -90,7 +90,7 @@ def join() -> tuple[int, int, Callable[[Any], Any]]:
     jax.distributed.initialize(f"127.0.0.1:{ports[0]}", num_processes=size, process_id=rank)
 
     def share(value: Any) -> Any:
-        words = np.frombuffer(json.dumps(value).encode().ljust(_WORDS), np.uint8)
+        words = np.frombuffer(json.dumps(value).encode().ljust(_SHARED), np.uint8)
         return json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(words))))
 
     return rank, size, share
