@@ -77,7 +77,8 @@ class Peer(Protocol):
 
 def names() -> list[str]:
     """All peers there are files for."""
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("__init__", "install", "mpi"))
+    shared = ("__init__", "install", "launched", "mpi")
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in shared)
 
 
 def load(name: str) -> Peer:
