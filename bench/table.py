@@ -15,6 +15,9 @@ _UNITS = ("", "elements", "", "", "", "", "us", "us", "GB/s", "GB/s", "elements"
 # Of the blocks. The scheduler's own housekeeping interrupts a few.
 DISTURBED_PART = 0.1
 
+# The peer that is no library: its rows are what limits are made of, see limit.py.
+LIMIT = "memcpy"
+
 _LEFT = {"type", "level", "algorithm", "placement"}
 
 

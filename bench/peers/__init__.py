@@ -41,10 +41,12 @@ class Peer(Protocol):
 
     Attributes:
         NAME: of the file.
+        REQUIREMENTS: the packages that are installed for it, as pip takes them.
         LEVELS: where it can be timed: "python", with `prepare`, and "c", with `prepare_c`.
     """
 
     NAME: str
+    REQUIREMENTS: list[str]
     LEVELS: tuple[str, ...]
 
     def locate(self, directory: Path | None) -> Path:
