@@ -34,7 +34,7 @@ import ranks
 import suite
 import table
 import timed
-from cases import BadRequestError, Config
+from cases import LIMIT, BadRequestError, Config
 from collectives import _core
 from table import Row
 
@@ -95,7 +95,7 @@ def _save(rows: list[Row], versions: dict[str, str], config: Config, arguments: 
 
 def _print_report(report: dict[str, Any], config: Config) -> None:
     print(table.rows_as_text(report, config))
-    if config.peer == table.LIMIT:
+    if config.peer == LIMIT:
         print(f"\n{limit.as_text(report['rows'])}\n", flush=True)
     elif config.peer:
         print(f"\n{table.versus_as_text(report['rows'], config.peer)}\n", flush=True)

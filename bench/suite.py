@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterator
 
 import limit
-from cases import format_size
-from table import LIMIT, Row, grid, number, pair
+from cases import LIMIT, format_size
+from table import Row, grid, number, pair
 
 K, M = 1 << 10, 1 << 20
 _SIZES = (8, 64, K, 8 * K, 64 * K, 512 * K, 4 * M, 32 * M, 128 * M)

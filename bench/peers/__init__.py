@@ -29,11 +29,14 @@ class CCall:
     Attributes:
         address: of the function.
         keep: what has to live as long as the call is used.
+        before: of a function of the same arguments, or 0. It brings about what the call should find, instead of the
+            rewriting of `x`, before the ranks meet for a round; it is not timed.
     """
 
     address: int
     arguments: tuple[int, ...]
     keep: object = None
+    before: int = 0
 
 
 class Peer(Protocol):
