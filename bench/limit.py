@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import table
+from cases import LIMIT, format_size
+
 # As in peers/memcpy.c: what a call of "meet" and of "flag" has to be divided by, the bytes of a half beyond which
 # "reduce_half" and "copy_back" take only so many, and those beyond which "receive" does. The rest takes as long per
 # byte.
@@ -91,11 +94,30 @@ def limit_us(
 
 def times(rows: Iterable[Mapping[str, Any]], nbytes: int, placement: str) -> dict[str, float]:
     """What `limit_us` takes, from the rows of the bench."""
-    here = [row for row in rows if row["peer"] == "memcpy" and row["bytes"] == nbytes]
+    here = [row for row in rows if row["peer"] == LIMIT and row["bytes"] == nbytes]
     # Doing nothing takes as long wherever the cores are.
     return {row["algorithm"]: row["time_us"] for row in here if row["algorithm"] == "empty"} | {
         row["algorithm"]: row["time_us"] for row in here if row["placement"] == placement
     }
+
+
+def of_row(row: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> float | None:
+    """The limit of what the row measured, from the primitives among the rows of the same run."""
+    measured = times(rows, row["bytes"], row["placement"])
+    place = (row["collective"], row["memory"], row["transport"], row["bytes"], row["ranks"])
+    return limit_us(measured, *place)
+
+
+def as_text(rows: list[dict[str, Any]]) -> str:
+    """Ours and the limit, by size and placement."""
+    cells = []
+    for row in rows:
+        least = of_row(row, rows) if row["peer"] is None and row["level"] == "c" else None
+        if least is not None:
+            times_us = (table.number(row["time_us"]), table.number(least))
+            cells.append((format_size(row["bytes"]), row["placement"], *times_us, f"{least / row['time_us']:.2f}"))
+    header = ("size", "placement", "ours us", "limit us", "limit / ours")
+    return table.grid([header, *cells], [False, True, False, False, False])
 
 
 def _over_tcp(measured: Mapping[str, float], collective: str) -> float:

@@ -128,7 +128,7 @@ def test_barrier_and_a_world_of_one(tmp_path):
         (["--algorithm", "hierarchical"], "all ranks are on one host"),
         (["--op", "avg", "--dtype", "int32"], "floats"),
         (["--memory", "symmetric", "--transport", "tcp"], "share memory"),
-        (["--vs", "nobody"], "all, gloo, impi, memcpy, mpich, openmpi"),
+        (["--vs", "nobody"], "all, gloo, impi, jax, memcpy, mpich, openmpi, tensorflow"),
         (["--vs", "gloo=/nowhere,openmpi"], "python bench/peers/gloo.py --install /nowhere"),
         (["--vs", "openmpi", "--transport", "local"], "threads"),
         (["--vs", "mpich=/nowhere"], "python bench/peers/mpich.py --install /nowhere"),

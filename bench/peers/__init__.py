@@ -44,10 +44,12 @@ class Peer(Protocol):
 
     Attributes:
         NAME: of the file.
+        REQUIREMENTS: the packages that are installed for it, as pip takes them.
         LEVELS: where it can be timed: "python", with `prepare`, and "c", with `prepare_c`.
     """
 
     NAME: str
+    REQUIREMENTS: list[str]
     LEVELS: tuple[str, ...]
 
     def locate(self, directory: Path | None) -> Path:
@@ -80,7 +82,8 @@ class Peer(Protocol):
 
 def names() -> list[str]:
     """All peers there are files for."""
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("__init__", "install", "mpi"))
+    shared = ("__init__", "install", "launched", "mpi")
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in shared)
 
 
 def load(name: str) -> Peer:

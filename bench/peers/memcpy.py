@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 NAME = "memcpy"
 LEVELS = ("c",)
+REQUIREMENTS: list[str] = []  # a compiler
 _SOURCE = Path(__file__).with_suffix(".c")
 # Without the last one loops that copy become calls of memcpy, which goes around the caches when it copies much.
 _FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fno-tree-loop-distribute-patterns")
