@@ -51,15 +51,6 @@ Domain::Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector
   }
 }
 
-std::int64_t Domain::heap_offset(const void* data, std::int64_t bytes) const {
-  const auto* start = static_cast<const std::byte*>(data);
-  const std::byte* base = heap(rank_);
-  if (start < base || start + bytes > base + layout_.heap_bytes) {
-    return -1;
-  }
-  return start - base;
-}
-
 void Domain::ring(int rank) const {
   const std::uint64_t one = 1;
   // A full counter means that the rank is being woken already.

@@ -132,7 +132,11 @@ class Domain {
   std::size_t heap_bytes() const { return layout_.heap_bytes; }
 
   // Offset in the heap of this rank, or -1 when the range does not lie in it.
-  std::int64_t heap_offset(const void* data, std::int64_t bytes) const;
+  std::int64_t heap_offset(const void* data, std::int64_t bytes) const {
+    const std::uintptr_t offset = reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(heap(rank_));
+    const bool inside = offset < layout_.heap_bytes && static_cast<std::size_t>(bytes) <= layout_.heap_bytes - offset;
+    return inside ? static_cast<std::int64_t>(offset) : -1;
+  }
 
   // Wakes a rank that sleeps. Costs one load when it does not. A wake that races with falling asleep may be lost, which
   // is why sleeps are bounded.

@@ -68,7 +68,9 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   const std::lock_guard guard(engine_->lock());
   work = spare_ != nullptr ? std::move(spare_) : std::make_shared<Work>();
   spare_.reset();
-  prepare(*work, call);
+  if (!prepare_again(*work, call)) {
+    prepare(*work, call);
+  }
   if (active_.empty() && queued_.empty() && may_start(*work)) {
     start(*work);
     if (step(*work, engine_->spins())) {

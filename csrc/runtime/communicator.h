@@ -89,6 +89,8 @@ class Communicator {
 
  private:
   void prepare(Work& work, const Call& call);
+  bool prepare_again(Work& work, const Call& call);
+  void number(Work& work);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
   static void scale(Work& work, const Call& call);
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);

@@ -49,7 +49,7 @@ void Executor::begin(Work& work) {
     open_stream(work, peer);
   }
   if (!plan.signals_header && !mapped_peers_.empty()) {
-    signal(work, {kHeaderFlag, static_cast<std::uint16_t>(rank_), 0});
+    signal_header(work);
   }
 }
 
@@ -95,25 +95,42 @@ Executor::Look Executor::look_header(const Work& work, int member) {
   return differs(member, line.signature, work) ? Look::kDiffers : Look::kThere;
 }
 
-Executor::Look Executor::look(const Work& work, const FlagRef& flag) {
+// Looks until the flag is there, or `spins` more looks were in vain.
+Executor::Look Executor::await(const Work& work, const FlagRef& flag, int spins) {
+  const auto seen = [&](const std::atomic<std::uint64_t>& word, auto there) {
+    for (int i = 0; !there(word.load(std::memory_order_acquire)); ++i) {
+      if (i == spins) {
+        return false;
+      }
+      relax();
+    }
+    return true;
+  };
   if (flag.flag == kHeaderFlag) {
-    return look_header(work, flag.member);
+    const HeaderLine& line = domain_->header(flag.member, work.sequence);
+    const bool there = seen(line.word, [&](std::uint64_t word) { return word >> 8 == work.sequence + 1; });
+    return there ? look_header(work, flag.member) : Look::kNotYet;
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;
-  const std::uint64_t value = domain_->flag(flag.member, flag.flag, index).value.load(std::memory_order_acquire);
-  return value > index ? Look::kThere : Look::kNotYet;
+  const FlagLine& line = domain_->flag(flag.member, flag.flag, index);
+  return seen(line.value, [&](std::uint64_t value) { return value > index; }) ? Look::kThere : Look::kNotYet;
+}
+
+void Executor::signal_header(const Work& work) {
+  HeaderLine& line = domain_->header(rank_, work.sequence);
+  line.signature = work.signature;
+  const std::uint64_t incomplete = work.sequence + 1 - completed;
+  line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);
+  wake_peers();
 }
 
 void Executor::signal(const Work& work, const FlagRef& flag) {
   if (flag.flag == kHeaderFlag) {
-    HeaderLine& line = domain_->header(rank_, work.sequence);
-    line.signature = work.signature;
-    const std::uint64_t incomplete = work.sequence + 1 - completed;
-    line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);
-  } else {
-    const std::uint64_t index = work.base + flag.chunk + work.iteration;
-    domain_->flag(rank_, flag.flag, index).value.store(index + 1, std::memory_order_release);
+    signal_header(work);
+    return;
   }
+  const std::uint64_t index = work.base + flag.chunk + work.iteration;
+  domain_->flag(rank_, flag.flag, index).value.store(index + 1, std::memory_order_release);
   wake_peers();
 }
 
@@ -147,22 +164,50 @@ Executor::Look Executor::settle(Work& work, bool sends) {
   return Look::kThere;
 }
 
-Progress Executor::run(Work& work, int spins) {
+// What run() would do with a plan whose inline_exchange is set, in a third of the time.
+Progress Executor::run_inline(Work& work, int spins) {
   const Schedule& schedule = work.plan->schedule;
-  // Looks until something is there or `spins` looks were in vain.
-  const auto await = [&](auto look_once) {
-    Look seen = look_once();
+  const Step& combine = schedule.steps[1];
+  if (work.step == 0) {
+    std::memcpy(domain_->header(rank_, work.sequence).payload, work.input.spans[0].data, work.input.bytes);
+    signal_header(work);
+    work.step = 1;
+  }
+  for (const auto waits = schedule.waits(combine); work.next_wait < waits.size(); ++work.next_wait) {
+    const Look seen = await(work, waits[work.next_wait], spins);
+    if (seen != Look::kThere) {
+      return stopped(seen);
+    }
+  }
+  std::size_t count = 0;
+  for (const Operand& source : schedule.sources(combine)) {
+    const bool own = source.region == Region::kInput;
+    work.sources[count++] = own ? work.input.spans[0].data : domain_->header(source.member, work.sequence).payload;
+  }
+  void* const destination = work.output.spans[0].data;
+  work.plan->reduce_finish(&destination, 1, work.sources.data(), static_cast<int>(count),
+                           work.input.bytes >> work.plan->element_shift, work.divisor);
+  work.step = 2;
+  return Progress::kDone;
+}
+
+Progress Executor::run(Work& work, int spins) {
+  if (work.plan->inline_exchange) {
+    return run_inline(work, spins);
+  }
+  const Schedule& schedule = work.plan->schedule;
+  const auto await_links = [&](bool sends) {
+    Look seen = settle(work, sends);
     for (int i = 0; seen == Look::kNotYet && i < spins; ++i) {
       relax();
-      seen = look_once();
+      seen = settle(work, sends);
     }
     return seen;
   };
-  const auto stopped = [](Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; };
   while (work.step < schedule.steps.size()) {
     const Step& step = schedule.steps[work.step];
     for (const auto waits = schedule.waits(step); work.next_wait < waits.size(); ++work.next_wait) {
-      const Look seen = await([&] { return look(work, waits[work.next_wait]); });
+      const Look seen = await(work, waits[work.next_wait], spins);
       if (seen != Look::kThere) {
         return stopped(seen);
       }
@@ -181,7 +226,7 @@ Progress Executor::run(Work& work, int spins) {
         break;
       case StepKind::kAwait:
       case StepKind::kFlush: {
-        const Look seen = await([&] { return settle(work, step.kind == StepKind::kFlush); });
+        const Look seen = await_links(step.kind == StepKind::kFlush);
         if (seen != Look::kThere) {
           return stopped(seen);
         }
@@ -206,7 +251,7 @@ Progress Executor::run(Work& work, int spins) {
     ++work.step;
   }
   if (!work.streams.empty()) {
-    const Look seen = await([&] { return settle(work, true); });
+    const Look seen = await_links(true);
     if (seen != Look::kThere) {
       return stopped(seen);
     }

@@ -43,10 +43,13 @@ class Executor {
 
  private:
   enum class Look : std::uint8_t { kNotYet, kThere, kDiffers };
-  Look look(const Work& work, const FlagRef& flag);
+  static Progress stopped(Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; }
+  Look await(const Work& work, const FlagRef& flag, int spins);
   Look look_header(const Work& work, int member);
   bool differs(int rank, const Signature& theirs, const Work& work);
+  Progress run_inline(Work& work, int spins);
   void signal(const Work& work, const FlagRef& flag);
+  void signal_header(const Work& work);
   void wake_peers();
   void open_stream(Work& work, int peer);
   std::byte* address(Work& work, const Operand& operand, std::int64_t done) const;

@@ -102,8 +102,52 @@ void Communicator::heed_before_call() {
   check_usable();
 }
 
+namespace {
+
+CallKey key_of(const Call& call) {
+  return {call.collective, call.op,          call.dtype,           call.deterministic,
+          call.root,       call.algorithm,   call.input[0].bytes,  call.output[0].bytes};
+}
+
+// One array each, about which ranks have to agree on nothing but what its key says.
+bool is_plain(const Call& call) {
+  return call.input.size() == 1 && call.output.size() == 1 && call.lengths.empty() && call.details == nullptr &&
+         call.op != Op::kPremulSum && call.name.empty();
+}
+
+}  // namespace
+
+// The common case: the call is the one before over again, perhaps on other memory. True when `work`, which ran that one,
+// is ready to run this one.
+bool Communicator::prepare_again(Work& work, const Call& call) {
+  if (closed_ || error_ != nullptr || heard_ != nullptr || !is_plain(call) || work.key != key_of(call)) {
+    return false;
+  }
+  for (const Span* span : {call.input.data(), call.output.data()}) {
+    if (domain_ != nullptr && domain_->heap_offset(span->data, span->bytes) >= 0) {
+      return false;
+    }
+  }
+  work.input_spans[0] = call.input[0];
+  work.output_spans[0] = call.output[0];
+  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
+  number(work);
+  return true;
+}
+
+// From here on the call counts.
+void Communicator::number(Work& work) {
+  work.posted.reset();
+  work.warned = false;
+  work.state.store(WorkState::kQueued, std::memory_order_relaxed);
+  work.sequence = next_sequence_++;
+  work.base = next_chunk_;
+  next_chunk_ += work.plan->schedule.chunks;
+}
+
 void Communicator::prepare(Work& work, const Call& call) {
   heed_before_call();
+  work.key = CallKey();
   if (call.root < 0 || call.root >= size()) {
     throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
                         std::to_string(size() - 1));
@@ -151,14 +195,11 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.divisor = size();
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work.name.assign(call.name);
-  work.posted.reset();
-  work.warned = false;
   work.error.reset();
-  work.state.store(WorkState::kQueued, std::memory_order_relaxed);
-  // From here on the call counts.
-  work.sequence = next_sequence_++;
-  work.base = next_chunk_;
-  next_chunk_ += work.plan->schedule.chunks;
+  if (!symmetric && is_plain(call)) {
+    work.key = key_of(call);
+  }
+  number(work);
 }
 
 // premul_sum: the collective runs over the input times its factor. All-reduce has room for that in the output, which

@@ -65,12 +65,26 @@ struct Call {
 
 enum class WorkState : std::uint8_t { kQueued, kActive, kDone, kFailed };
 
+// What a call asks for, besides its memory: when it is that of the call before, so is everything that follows from it.
+struct CallKey {
+  Collective collective = Collective::kBarrier;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  bool deterministic = false;
+  int root = 0;
+  int algorithm = 0;
+  std::int64_t input_bytes = -1;
+  std::int64_t output_bytes = -1;
+  bool operator==(const CallKey&) const = default;
+};
+
 struct Work {
   // Set by the communicator when the call is posted.
   std::shared_ptr<Plan> plan;
   std::uint64_t sequence = 0;
   std::uint64_t base = 0;  // number of the first chunk
   Signature signature;
+  CallKey key;  // of the call that was prepared, where the next one may be like it; see Communicator::prepare_again()
   Message message;
   Buffer input;
   Buffer output;
