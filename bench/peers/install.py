@@ -31,7 +31,7 @@ def driver(environment: Path, source: str, flags: list[str], libraries: list[Pat
     Raises:
         PeerMissingError: there is no compiler, or it fails.
     """
-    path = Path(__file__).with_name(source)
+    path = Path(__file__).parent / source
     compiler = os.environ.get("CXX") or "c++"
     arguments = [*("-O3", "-DNDEBUG", "-fPIC", "-shared", "-w"), *flags, str(path), *map(str, libraries)]
     # Whatever changes the result changes its name.

@@ -29,6 +29,9 @@ REQUIREMENTS = ["mpi4py>=4"]
 
 # By Debian's name: another MPI may be first in PATH, or be what `mpirun` means.
 _MPIRUN = Path("/usr/bin/mpirun.openmpi")
+# For MPI_Allreduce (number 2) of two ranks: recursive doubling from 3000 bytes up to 6000, where 4.1 would take an
+# algorithm that is up to 1.4 times slower; 0 leaves the choice to it.
+_RULES = "1\n2\n1\n2\n3\n0 0 0 0\n3000 3 0 0\n6000 0 0 0\n"
 _MISSING = f"there is no {_MPIRUN}; get it by: apt-get install openmpi-bin"
 
 
@@ -43,7 +46,13 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
     """See `peers.Peer`."""
     # 4.1 calls it vader, and newer ones know it by that name too.
     arguments, variables = openmpi.under_mpirun(_MPIRUN, "vader", environment, config, program)
-    return arguments, variables | mpi.unless_set({"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"})
+    more = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
+    if config.ranks == 2 and config.transport != "tcp":
+        rules = Path(program[-1]) / "rules"  # in the folder of the run
+        rules.write_text(_RULES, encoding="utf-8")
+        more["OMPI_MCA_coll_tuned_use_dynamic_rules"] = "1"
+        more["OMPI_MCA_coll_tuned_dynamic_rules_filename"] = str(rules)
+    return arguments, variables | mpi.unless_set(more)
 
 
 def main() -> int:
