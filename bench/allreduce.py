@@ -3,6 +3,7 @@
     python bench/allreduce.py
     python bench/allreduce.py -n 4 --algorithm all --json out.json --plot out.png
     python bench/allreduce.py --vs openmpi,gloo
+    python bench/allreduce.py --vs all --json out.json
 
 With several peers each has a run of its own, in which its blocks alternate with ours; ratios are within these runs.
 
@@ -16,8 +17,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -25,33 +26,42 @@ from typing import Any
 
 import cases
 import collectives
+import limit
+import options
 import peers
 import plot
 import ranks
+import suite
 import table
 import timed
-from cases import BadRequestError, Config
+from cases import LIMIT, BadRequestError, Config
 from collectives import _core
+from table import Row
 
 TOTAL = 20.0  # seconds of measuring, shared by all rows, when no duration is given
 LONGEST, SHORTEST = 1.5, 0.1  # of a row
-MAX_RANKS = 1024
-MAX_TENSORS = 1 << 20
+SECTION_DURATION = 0.5  # of a row of the suite: long enough to see most placements of the cores
+Run = tuple[Config, Path | None]  # with the environment of its peer
 
 
 def main() -> int:
     """The command line."""
-    parser = _parser()
+    parser = options.parser(__doc__ or "")
     arguments = parser.parse_args()
     try:
-        runs = _configure(arguments)
         _check_outputs(arguments)
-        _print_head(runs[0][0])
-        rows: list[dict[str, object]] = []
-        for config, environment in runs:
-            report = ranks.run(config, environment)
-            rows += [row | {"against": config.peer} for row in report["rows"]]
-            _print_report(report, config)
+        plan = _plan(arguments)
+        rows: list[Row] = []
+        versions: dict[str, str] = {}
+        for section, runs in plan:
+            _print_head(runs[0][0], section)
+            for config, environment in runs:
+                report = ranks.run(config, environment)
+                versions |= report["versions"]
+                rows += [row | {"against": config.peer, "section": section} for row in report["rows"]]
+                _print_report(report, config)
+            if len(runs) > 1:
+                print(f"\n{table.best_as_text([row for row in rows if row['section'] == section])}\n")
     except (BadRequestError, plot.NoPlotError, peers.PeerMissingError) as error:
         parser.error(str(error))
     except (collectives.CollectivesError, ranks.LaunchError, MemoryError) as error:
@@ -59,66 +69,66 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    config = runs[0][0]
+    _save(rows, versions, plan[0][1][0][0], arguments)
+    if len(plan) > 1:
+        print(f"\n{suite.aims_as_text(rows)}")
+    first = plan[0][0]
+    print(f"\n{table.summary([row for row in rows if row['section'] == first], plan[0][1][0][0])}")
+    return 1 if table.total_wrong(rows) else 0
+
+
+def _save(rows: list[Row], versions: dict[str, str], config: Config, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        about = {
+            "command": " ".join(["python", *sys.argv]),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": plot.machine(),
+            "versions": {"collectives": collectives.__version__, "isa": _core.isa(), **versions},
+        }
+        text = json.dumps({"about": about, "rows": rows}, indent=1)
+        arguments.json.write_text(text + "\n", encoding="utf-8")
     if arguments.plot:
         # Ours was measured against each peer; one line says enough.
-        plot.save([row for row in rows if row["peer"] or row["against"] == config.peer], config, arguments.plot)
-    if len(runs) > 1:
-        print(f"\n{table.best_as_text(rows)}")
-    print(f"\n{table.summary(rows, config)}")
-    return 1 if table.total_wrong(rows) else 0
+        first = [row for row in rows if row["section"] == rows[0]["section"]]
+        plot.save([row for row in first if row["peer"] or row["against"] == config.peer], config, arguments.plot)
 
 
 def _print_report(report: dict[str, Any], config: Config) -> None:
     print(table.rows_as_text(report, config))
-    if config.peer:
+    if config.peer == LIMIT:
+        print(f"\n{limit.as_text(report['rows'])}\n", flush=True)
+    elif config.peer:
         print(f"\n{table.versus_as_text(report['rows'], config.peer)}\n", flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bench/allreduce.py",
-        description=(__doc__ or "").split("\n", maxsplit=1)[0],
-        epilog="The cores' placement (smt, near, far) is probed, and reported apart.",
-    )
-    add = parser.add_argument
-    add("-n", "--ranks", type=_ranks, default=2, help="number of ranks (default 2)")
-    add("-b", "--begin", type=_size, default=8, metavar="SIZE", help="smallest size, as 8, 1K, 4M or 1G (default 8)")
-    add("-e", "--end", type=_size, default=64 << 20, metavar="SIZE", help="largest size (default 64M)")
-    add("-f", "--factor", type=_factor, default=2.0, help="between one size and the next (default 2)")
-    add("--collective", choices=cases.COLLECTIVES, default="all_reduce")
-    add("--algorithm", default="auto", metavar="NAME[,NAME]|all|auto", help="default auto; all: every one that applies")
-    add("--transport", choices=("local", "shm", "tcp", "auto"), default="auto", help="local: threads of one process")
-    add("--memory", choices=("private", "symmetric"), default="private", help="ordinary arrays, or comm.empty()")
-    add("--dtype", choices=tuple(cases.DTYPES), default="float32", metavar="TYPE", help=", ".join(cases.DTYPES))
-    add("--op", choices=cases.OPS, default="sum")
-    add("--level", choices=(*timed.LEVELS, "both"), help="who calls: Python (default), C, or both (default with --vs)")
-    add("--tensors", type=_tensors, default=1, metavar="N", help="measure lists of N tensors in one call as well")
-    add("--check", action=argparse.BooleanOptionalAction, default=True, help="check results (default)")
-    add("--timeout", type=_seconds, default=120.0, help="seconds that starting, and each collective, may take")
-    add("--duration", type=_seconds, help="seconds of measuring per size and algorithm (default: 20 for all rows)")
-    add(
-        "--vs",
-        type=_peers,
-        default=[],
-        metavar="PEER[=DIR][,PEER...]|all",
-        help=f"measure against peers: {', '.join(peers.names())}; all: those that are installed",
-    )
-    add("--seed", type=int, default=1, help="of the random inputs")
-    add("--json", type=Path, metavar="FILE", help="write the rows there")
-    add("--plot", type=Path, metavar="FILE", help="draw bandwidth and latency against size (needs matplotlib)")
-    return parser
+def _plan(arguments: argparse.Namespace) -> list[tuple[str, list[Run]]]:
+    """What to measure: sections by title, each with its runs. Raises BadRequestError, PeerMissingError."""
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    shape = sorted(given.keys() & options.DEFAULTS.keys())
+    whole = [peer for peer, _, wanted in arguments.vs if not wanted] and not shape
+    if arguments.section and shape:
+        raise BadRequestError(f"--section says what to measure, and so does --{shape[0]}; only one of them can")
+    if not whole and not arguments.section:
+        a = argparse.Namespace(**(options.DEFAULTS | given))
+        try:
+            a.sizes = cases.size_range(a.begin, a.end, a.factor)
+        except ValueError as error:
+            raise BadRequestError(str(error)) from None
+        return [("", _configure(a))]
+    plan = []
+    for name in arguments.section or suite.SECTIONS:
+        section = suite.SECTIONS[name]
+        a = argparse.Namespace(**(options.DEFAULTS | given | section.options()))
+        a.duration = a.duration or SECTION_DURATION
+        if section.tensors > 1:
+            a.vs = []  # nobody else has lists
+        plan.append((section.title, _configure(a)))
+    return plan
 
 
-def _configure(arguments: argparse.Namespace) -> list[tuple[Config, Path | None]]:
-    """The runs, each with the environment of its peer. Raises BadRequestError, PeerMissingError."""
-    a = arguments
-    try:
-        sizes = cases.size_range(a.begin, a.end, a.factor)
-    except ValueError as error:
-        raise BadRequestError(str(error)) from None
+def _configure(a: argparse.Namespace) -> list[Run]:
+    """The runs, each with the environment of its peer."""
+    sizes = a.sizes
     everything = [str(known["name"]) for known in _core._algorithms(a.collective)]
     names = everything if a.algorithm == "all" else list(dict.fromkeys(a.algorithm.split(",")))
     for name in names:
@@ -192,7 +202,9 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             raise BadRequestError(f"{path} cannot be written: no such folder, or no permission")
 
 
-def _print_head(config: Config) -> None:
+def _print_head(config: Config, section: str) -> None:
+    if section:
+        print(f"\n## {section}\n")
     where = Path(collectives.__file__).parent
     print(f"# collectives {collectives.__version__} from {where}, {_core.isa()}; {plot.machine()}")
     print(
@@ -200,60 +212,6 @@ def _print_head(config: Config) -> None:
         f"{config.duration:.2g} s per row",
         flush=True,
     )
-
-
-def _ranks(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= MAX_RANKS:
-        raise argparse.ArgumentTypeError(f"{text!r} ranks; a number from 1 to {MAX_RANKS} is accepted")
-    return number
-
-
-def _tensors(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= MAX_TENSORS:
-        raise argparse.ArgumentTypeError(f"{text!r} tensors; a number from 1 to {MAX_TENSORS} is accepted")
-    return number
-
-
-def _size(text: str) -> int:
-    try:
-        return cases.parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _factor(text: str) -> float:
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = math.nan
-    if not (math.isfinite(factor) and factor > 1):
-        raise argparse.ArgumentTypeError(f"{text!r}; a number above 1 is accepted")
-    return factor
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"{text!r}; a positive number of seconds is accepted")
-    return seconds
-
-
-def _peers(text: str) -> list[tuple[str, Path | None, bool]]:
-    """For each peer its name, its directory where one was given, and whether it was named."""
-    if text == "all":
-        return [(name, None, False) for name in peers.names()]
-    found = []
-    for part in text.split(","):
-        name, _, directory = part.partition("=")
-        if name not in peers.names():
-            raise argparse.ArgumentTypeError(f"{name!r} is no peer; there are all, {', '.join(peers.names())}")
-        found.append((name, Path(directory).expanduser().absolute() if directory else None, True))
-    return found
 
 
 if __name__ == "__main__":

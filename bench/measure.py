@@ -180,12 +180,15 @@ class _Rank:
         wall = time.perf_counter() - begin
         interrupted += resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         after = self.probe()
-        wrong = self._verify_constant(case, call) if verify and self.config.check and self.config.rewrites else 0
+        wrong = self._verify_constant(case, call) if verify and self._checked(case) else 0
         self.comm.all_reduce(times, "max")
         if data is not None:
             data.add(times / (1e3 * batch), before, after, wall, wall / (len(times) * batch))
             data.wrong += wrong
             data.disturbed += interrupted > 0
+
+    def _checked(self, case: Case) -> bool:
+        return self.config.check and self.config.rewrites and case.has_results
 
     def _verify_constant(self, case: Case, call: timed.Timed) -> int:
         """Wrong elements, over all ranks, of one more call on another constant per rank; cheap, so after blocks."""
@@ -202,7 +205,7 @@ class _Rank:
         x = self._buffer(case)
         length = max(1, min(case.count, check.PERIOD))
         inputs = []
-        if c.check and c.rewrites:
+        if self._checked(case):
             inputs = [check.pattern(x.dtype, c.op, (seed, rank), length) for rank in range(comm.size)]
             check.fill(x, inputs[comm.rank])
         moved = comm.bytes_by_transport()

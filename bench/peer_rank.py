@@ -7,8 +7,11 @@ reads `config.json` there and leaves `report.json` or `error.json`.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -31,6 +34,7 @@ def main(folder: Path) -> int:
         comm = _connect(rank, size, share, config)
         report = measure.run(comm, config, peer)
         if report is not None:
+            report["versions"] |= _versions(peer)
             _leave(folder, "report.json", report)
         comm.close()
     except Exception as error:
@@ -59,6 +63,16 @@ def _connect(rank: int, size: int, share: Any, config: Config) -> collectives.Co
     return collectives.init(
         rank=rank, size=size, rendezvous=address, token=token, transport=config.transport, timeout=config.timeout
     )
+
+
+def _versions(peer: peers.Peer) -> dict[str, str]:
+    """Of the packages that the peer consists of."""
+    names = [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in peer.REQUIREMENTS]
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _leave(folder: Path, name: str, value: dict[str, Any]) -> None:

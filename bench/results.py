@@ -88,6 +88,7 @@ class Collected:
                 chosen[str(case.nbytes)] = data.chosen
         return {
             "rows": rows,
+            "versions": {"numpy": np.__version__},
             "chosen": chosen,
             "left_out": self._left_out,
             "blocks": sum(d.blocks for d in self.data),

@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from cases import Config, format_size
+from cases import LIMIT, Config, format_size
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ def rows_as_text(report: dict[str, Any], config: Config) -> str:
             number(row["time_us_p99"]),
             _bandwidth(row["algbw_gbs"]),
             _bandwidth(row["busbw_gbs"]),
-            str(row["wrong"]) if config.check and config.rewrites else "-",
+            str(row["wrong"]) if config.check and config.rewrites and row["peer"] != LIMIT else "-",
         )
         for row in report["rows"]
     ]

@@ -60,8 +60,11 @@ def theirs(comm: collectives.Communicator, config: Config, case: Case, x: Array,
     arrays = [x] if config.rewrites else []
     if case.level == "c":
         c_call = peer.prepare_c(case.algorithm, config.collective, x, config.op)
+        rewritten = [] if c_call.before else arrays
         # The function's last argument is only held.
-        timed = _from_c(_core._time_function, comm, arrays, c_call.address, c_call.arguments, c_call.keep)
+        timed = _from_c(
+            _core._time_function, comm, rewritten, c_call.address, c_call.arguments, c_call.before, c_call.keep
+        )
     else:
         timed = _from_python(comm, arrays, peer.prepare(case.algorithm, config.collective, x, config.op))
     return dataclasses.replace(timed, fetch=peer.fetch)

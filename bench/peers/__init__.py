@@ -29,11 +29,14 @@ class CCall:
     Attributes:
         address: of the function.
         keep: what has to live as long as the call is used.
+        before: of a function of the same arguments, or 0. It brings about what the call should find, instead of the
+            rewriting of `x`, before the ranks meet for a round; it is not timed.
     """
 
     address: int
     arguments: tuple[int, ...]
     keep: object = None
+    before: int = 0
 
 
 class Peer(Protocol):
@@ -41,10 +44,12 @@ class Peer(Protocol):
 
     Attributes:
         NAME: of the file.
+        REQUIREMENTS: the packages that are installed for it, as pip takes them.
         LEVELS: where it can be timed: "python", with `prepare`, and "c", with `prepare_c`.
     """
 
     NAME: str
+    REQUIREMENTS: list[str]
     LEVELS: tuple[str, ...]
 
     def locate(self, directory: Path | None) -> Path:
@@ -77,7 +82,8 @@ class Peer(Protocol):
 
 def names() -> list[str]:
     """All peers there are files for."""
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("__init__", "install", "mpi"))
+    shared = ("__init__", "install", "launched", "mpi")
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in shared)
 
 
 def load(name: str) -> Peer:

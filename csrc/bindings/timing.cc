@@ -58,11 +58,11 @@ void run(Communicator& communicator, const Call& call) {
   }
 }
 
-// Nanoseconds that each round of `batch` calls took. Every round finds buffers that were just written, and ranks that
-// just met.
-template <typename Timed>
+// Nanoseconds that each round of `batch` calls took. Every round finds buffers that were just written, what `before`
+// did, and ranks that just met.
+template <typename Before, typename Timed>
 std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vector<Span>& spans, int rounds, int batch,
-                                      const Timed& timed) {
+                                      const Before& before, const Timed& timed) {
   Call barrier;
   barrier.collective = Collective::kBarrier;
   std::vector<std::int64_t> times;
@@ -74,6 +74,7 @@ std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vec
     for (const Span& span : spans) {
       rewrite(span);
     }
+    before();
     run(communicator, barrier);
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < batch; ++i) {
@@ -98,26 +99,31 @@ std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::ob
   call.input = spans_of(arrays);
   call.output = call.input;
   const Unlocked unlocked;
-  return time_rounds(communicator, call.input, rounds, batch, [&] { run(communicator, call); });
+  return time_rounds(communicator, call.input, rounds, batch, [] {}, [&] { run(communicator, call); });
 }
 
 std::vector<std::int64_t> time_function(py::handle c, const std::vector<py::object>& arrays, int rounds, int batch,
                                         std::uintptr_t address, const std::vector<std::uintptr_t>& arguments,
-                                        py::handle /*held*/) {
+                                        std::uintptr_t before, py::handle /*held*/) {
   Communicator& communicator = communicator_of(c);
   const std::vector<Span> spans = spans_of(arrays);
   if (address == 0 || arguments.size() > kMostArguments) {
     throw ArgumentError("a function of at most 6 arguments is needed, not one of " + std::to_string(arguments.size()));
   }
-  const auto function = reinterpret_cast<Function>(address);
   std::array<std::uintptr_t, kMostArguments> a{};
   std::ranges::copy(arguments, a.begin());
-  const Unlocked unlocked;
-  return time_rounds(communicator, spans, rounds, batch, [&] {
-    if (const int status = function(a[0], a[1], a[2], a[3], a[4], a[5]); status != 0) {
+  const auto call = [&](std::uintptr_t function) {
+    if (const int status = reinterpret_cast<Function>(function)(a[0], a[1], a[2], a[3], a[4], a[5]); status != 0) {
       throw ArgumentError("the function that is timed returned " + std::to_string(status));
     }
-  });
+  };
+  const auto prepare = [&] {
+    if (before != 0) {
+      call(before);
+    }
+  };
+  const Unlocked unlocked;
+  return time_rounds(communicator, spans, rounds, batch, prepare, [&] { call(address); });
 }
 
 }  // namespace
@@ -129,8 +135,8 @@ void bind_timing(py::module_& m) {
       "rounds: one call on what the arrays hold.");
   m.def(
       "_time_function", time_function,
-      "The same for a C function of up to six pointers or integers that returns 0 when all is well. The last argument "
-      "is only held meanwhile.");
+      "The same for a C function of up to six pointers or integers that returns 0 when all is well. Another one of the "
+      "same arguments, where it is not 0, is called before the ranks meet. The last argument is only held meanwhile.");
 }
 
 }  // namespace collectives

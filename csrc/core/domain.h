@@ -133,7 +133,8 @@ class Domain {
 
   // Offset in the heap of this rank, or -1 when the range does not lie in it.
   std::int64_t heap_offset(const void* data, std::int64_t bytes) const {
-    const std::uintptr_t offset = reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(heap(rank_));
+    const std::uintptr_t offset =
+        reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(heap(rank_));
     const bool inside = offset < layout_.heap_bytes && static_cast<std::size_t>(bytes) <= layout_.heap_bytes - offset;
     return inside ? static_cast<std::int64_t>(offset) : -1;
   }

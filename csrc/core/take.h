@@ -15,6 +15,8 @@
 namespace collectives {
 
 inline constexpr std::int64_t kTakeLine = 64;
+// What is combined at a time, so that its lines are still in the nearest cache when they are taken.
+inline constexpr std::int64_t kTakeBlock = 4096;
 
 // Makes the lines of [data, data + bytes) dirty in this core's cache; their contents stay the same.
 inline void take_lines(std::byte* data, std::int64_t bytes) {
@@ -34,6 +36,13 @@ inline void copy_taking(std::byte* destination, std::byte* source, std::int64_t 
   if (i < bytes) {
     std::memcpy(destination + i, source + i, bytes - i);
     take_lines(source + i, 1);
+  }
+}
+
+// Begins to fetch lines that will be written soon, while there is something to wait for.
+inline void fetch_lines_to_write(const std::byte* data, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < bytes; i += kTakeLine) {
+    __builtin_prefetch(data + i, 1);
   }
 }
 

@@ -164,36 +164,9 @@ Executor::Look Executor::settle(Work& work, bool sends) {
   return Look::kThere;
 }
 
-// What run() would do with a plan whose inline_exchange is set, in a third of the time.
-Progress Executor::run_inline(Work& work, int spins) {
-  const Schedule& schedule = work.plan->schedule;
-  const Step& combine = schedule.steps[1];
-  if (work.step == 0) {
-    std::memcpy(domain_->header(rank_, work.sequence).payload, work.input.spans[0].data, work.input.bytes);
-    signal_header(work);
-    work.step = 1;
-  }
-  for (const auto waits = schedule.waits(combine); work.next_wait < waits.size(); ++work.next_wait) {
-    const Look seen = await(work, waits[work.next_wait], spins);
-    if (seen != Look::kThere) {
-      return stopped(seen);
-    }
-  }
-  std::size_t count = 0;
-  for (const Operand& source : schedule.sources(combine)) {
-    const bool own = source.region == Region::kInput;
-    work.sources[count++] = own ? work.input.spans[0].data : domain_->header(source.member, work.sequence).payload;
-  }
-  void* const destination = work.output.spans[0].data;
-  work.plan->reduce_finish(&destination, 1, work.sources.data(), static_cast<int>(count),
-                           work.input.bytes >> work.plan->element_shift, work.divisor);
-  work.step = 2;
-  return Progress::kDone;
-}
-
 Progress Executor::run(Work& work, int spins) {
-  if (work.plan->inline_exchange) {
-    return run_inline(work, spins);
+  if (work.plan->small_exchange && work.input.count <= 1 && work.output.count <= 1) {
+    return run_small(work, spins);
   }
   const Schedule& schedule = work.plan->schedule;
   const auto await_links = [&](bool sends) {

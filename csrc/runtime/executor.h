@@ -47,7 +47,7 @@ class Executor {
   Look await(const Work& work, const FlagRef& flag, int spins);
   Look look_header(const Work& work, int member);
   bool differs(int rank, const Signature& theirs, const Work& work);
-  Progress run_inline(Work& work, int spins);
+  Progress run_small(Work& work, int spins);
   void signal(const Work& work, const FlagRef& flag);
   void signal_header(const Work& work);
   void wake_peers();

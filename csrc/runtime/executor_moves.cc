@@ -9,8 +9,6 @@
 namespace collectives {
 namespace {
 
-constexpr std::int64_t kTakeBlock = 4096;
-
 bool of_caller(Region region) { return region == Region::kInput || region == Region::kOutput; }
 
 }  // namespace
@@ -119,6 +117,55 @@ SpanCursor Executor::cursor(Work& work, const Operand& operand, std::int64_t byt
   }
   const Span& span = work.flat.emplace_back(Span{address(work, operand, 0), bytes});
   return SpanCursor({&span, 1, bytes});
+}
+
+// What run() would do with a plan whose small_exchange is set, in a third of the time. In place of a schedule that is
+// looked up step by step: the work's step is 0 before the values are published, 1 before they are combined.
+Progress Executor::run_small(Work& work, int spins) {
+  // Beyond this the fetching takes longer than the wait that it fills.
+  constexpr std::int64_t kFetchAhead = 2048;
+  // The slot after the next one: the other ranks are done with it, and its lines arrive before they are needed.
+  constexpr int kAhead = 2;
+  const Plan& plan = *work.plan;
+  const Schedule& schedule = plan.schedule;
+  const Step& combine = schedule.steps[1];
+  const std::int64_t bytes = work.input.bytes;
+  const auto published = [&](const Operand& operand) {
+    return operand.region == Region::kInline ? domain_->header(operand.member, work.sequence).payload
+                                             : domain_->box(operand.member, work.base);
+  };
+  if (work.step == 0) {
+    const Operand& own = schedule.destinations(schedule.steps[0])[0];
+    std::memcpy(published(own), work.input.spans[0].data, bytes);
+    signal_header(work);
+    if (own.region == Region::kBox) {
+      fetch_lines_to_write(domain_->box(rank_, work.base + kAhead), std::min(bytes, kFetchAhead));
+    }
+    work.step = 1;
+  }
+  for (const auto waits = schedule.waits(combine); work.next_wait < waits.size(); ++work.next_wait) {
+    const Look seen = await(work, waits[work.next_wait], spins);
+    if (seen != Look::kThere) {
+      return stopped(seen);
+    }
+  }
+  const auto sources = schedule.sources(combine);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const bool own = sources[i].region == Region::kInput;
+    work.sources[i] = own ? work.input.spans[0].data : published(sources[i]);
+  }
+  void* const destination = work.output.spans[0].data;
+  plan.reduce_finish(&destination, 1, work.sources.data(), static_cast<int>(sources.size()),
+                     bytes >> plan.element_shift, work.divisor);
+  if (plan.takes) {
+    for (const Operand& source : sources) {
+      if (source.take) {
+        take_lines(published(source), bytes);
+      }
+    }
+  }
+  work.step = 2;
+  return Progress::kDone;
 }
 
 void Executor::post(Work& work, const Step& step) {

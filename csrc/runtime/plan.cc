@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/take.h"
 
 namespace collectives {
 namespace {
@@ -36,16 +37,23 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
 }
 
 // Whether the schedule is that of the smallest reductions, which the executor does in one go.
-bool is_inline_exchange(const Schedule& s) {
+bool is_small_exchange(const Schedule& s) {
   if (s.steps.size() != 2 || s.steps[0].kind != StepKind::kCopy || s.steps[1].kind != StepKind::kReduce) {
     return false;
   }
   const auto of_header = [](const FlagRef& flag) { return flag.flag == kHeaderFlag; };
+  const auto is_published = [](const Operand& operand) {
+    return (operand.region == Region::kInline || operand.region == Region::kBox) && operand.chunk == 0 &&
+           operand.offset == 0;
+  };
   const Step& put = s.steps[0];
   const Step& combine = s.steps[1];
-  return put.destinations.count == 1 && s.destinations(put)[0].region == Region::kInline && put.waits.count == 0 &&
-         put.signals.count == 1 && of_header(s.signals(put)[0]) && combine.signals.count == 0 && combine.finish &&
-         std::ranges::all_of(s.waits(combine), of_header);
+  return put.length <= kTakeBlock && put.destinations.count == 1 && is_published(s.destinations(put)[0]) &&
+         put.waits.count == 0 && put.signals.count == 1 && of_header(s.signals(put)[0]) && combine.signals.count == 0 &&
+         combine.finish && std::ranges::all_of(s.waits(combine), of_header) &&
+         std::ranges::all_of(s.sources(combine), [&](const Operand& operand) {
+           return operand.region == Region::kInput || is_published(operand);
+         });
 }
 
 }  // namespace
@@ -83,7 +91,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
     }
   }
   plan->mapped_bytes = mapped_bytes(schedule);
-  plan->inline_exchange = is_inline_exchange(schedule);
+  plan->small_exchange = is_small_exchange(schedule);
   return plan;
 }
 

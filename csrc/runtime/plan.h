@@ -22,7 +22,7 @@ struct Plan {
   std::vector<int> peers;                  // with whom messages are exchanged
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // the schedule publishes the header line by itself
-  bool inline_exchange = false;            // copy into the own header line, wait for all others, combine: no more
+  bool small_exchange = false;             // publish the values, wait for those of all others, combine: no more
   std::size_t max_operands = 0;
   bool takes = false;     // a source of the schedule is marked Operand::take
   int element_shift = 0;  // log2 of the size of an element

@@ -105,8 +105,8 @@ void Communicator::heed_before_call() {
 namespace {
 
 CallKey key_of(const Call& call) {
-  return {call.collective, call.op,          call.dtype,           call.deterministic,
-          call.root,       call.algorithm,   call.input[0].bytes,  call.output[0].bytes};
+  return {call.collective, call.op,        call.dtype,          call.deterministic,
+          call.root,       call.algorithm, call.input[0].bytes, call.output[0].bytes};
 }
 
 // One array each, about which ranks have to agree on nothing but what its key says.
@@ -117,8 +117,8 @@ bool is_plain(const Call& call) {
 
 }  // namespace
 
-// The common case: the call is the one before over again, perhaps on other memory. True when `work`, which ran that one,
-// is ready to run this one.
+// The common case: the call is the one before over again, perhaps on other memory. True when `work`, which ran that
+// one, is ready to run this one.
 bool Communicator::prepare_again(Work& work, const Call& call) {
   if (closed_ || error_ != nullptr || heard_ != nullptr || !is_plain(call) || work.key != key_of(call)) {
     return false;

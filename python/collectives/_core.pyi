@@ -299,7 +299,15 @@ def _time_collective(
     arg0: object, arg1: Sequence[object], arg2: int, arg3: int, arg4: str, arg5: str, arg6: str, /
 ) -> list[int]: ...
 def _time_function(
-    arg0: object, arg1: Sequence[object], arg2: int, arg3: int, arg4: int, arg5: Sequence[int], arg6: object, /
+    arg0: object,
+    arg1: Sequence[object],
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: Sequence[int],
+    arg6: int,
+    arg7: object,
+    /,
 ) -> list[int]: ...
 def _unsupported(
     collective: str,

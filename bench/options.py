@@ -1,0 +1,131 @@
+"""The options of bench/allreduce.py, and what is said of those that make no sense."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import cases
+import peers
+import suite
+import timed
+
+MAX_RANKS = 1024
+MAX_TENSORS = 1 << 20
+# Of the options that say what to measure. They are None when nobody gave them.
+DEFAULTS: dict[str, Any] = {
+    "ranks": 2,
+    "begin": 8,
+    "end": 64 << 20,
+    "factor": 2.0,
+    "collective": "all_reduce",
+    "algorithm": "auto",
+    "transport": "auto",
+    "memory": "private",
+    "dtype": "float32",
+    "op": "sum",
+    "level": None,
+    "tensors": 1,
+}
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The command line of bench/allreduce.py, which `description` is about."""
+    result = argparse.ArgumentParser(
+        prog="bench/allreduce.py",
+        description=description.split("\n", maxsplit=1)[0],
+        epilog="The cores' placement (smt, near, far) is probed, and reported apart.",
+    )
+    add = result.add_argument
+    add("-n", "--ranks", type=_ranks, help="number of ranks (default 2)")
+    add("-b", "--begin", type=_size, metavar="SIZE", help="smallest size, as 8, 1K, 4M or 1G (default 8)")
+    add("-e", "--end", type=_size, metavar="SIZE", help="largest size (default 64M)")
+    add("-f", "--factor", type=_factor, help="between one size and the next (default 2)")
+    add("--collective", choices=cases.COLLECTIVES, help="default all_reduce")
+    add("--algorithm", metavar="NAME[,NAME]|all|auto", help="default auto; all: every one that applies")
+    add("--transport", choices=("local", "shm", "tcp", "auto"), help="default auto; local: threads of one process")
+    add("--memory", choices=("private", "symmetric"), help="ordinary arrays (default), or comm.empty()")
+    add("--dtype", choices=tuple(cases.DTYPES), metavar="TYPE", help=f"default float32; {', '.join(cases.DTYPES)}")
+    add("--op", choices=cases.OPS, help="default sum")
+    add("--level", choices=(*timed.LEVELS, "both"), help="who calls: Python (default), C, or both (default with --vs)")
+    add("--tensors", type=_tensors, metavar="N", help="measure lists of N tensors in one call as well")
+    add("--check", action=argparse.BooleanOptionalAction, default=True, help="check results (default)")
+    add("--timeout", type=_seconds, default=120.0, help="seconds that starting, and each collective, may take")
+    add("--duration", type=_seconds, help="seconds of measuring per size and algorithm (default: 20 for all rows)")
+    add(
+        "--vs",
+        type=_peers,
+        default=[],
+        metavar="PEER[=DIR][,PEER...]|all",
+        help=f"measure against peers: {', '.join(peers.names())}; all: those that are installed, and, when no option "
+        "above says what to measure, everything that the project has aims for",
+    )
+    add("--section", type=_sections, metavar="NAME[,NAME]", help=f"of that, only: {', '.join(suite.SECTIONS)}")
+    add("--seed", type=int, default=1, help="of the random inputs")
+    add("--json", type=Path, metavar="FILE", help="write the rows there")
+    add("--plot", type=Path, metavar="FILE", help="draw bandwidth and latency against size (needs matplotlib)")
+    return result
+
+
+def _ranks(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= MAX_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} ranks; a number from 1 to {MAX_RANKS} is accepted")
+    return number
+
+
+def _tensors(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= MAX_TENSORS:
+        raise argparse.ArgumentTypeError(f"{text!r} tensors; a number from 1 to {MAX_TENSORS} is accepted")
+    return number
+
+
+def _sections(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in suite.SECTIONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is no section; there are {', '.join(suite.SECTIONS)}")
+    return names
+
+
+def _size(text: str) -> int:
+    try:
+        return cases.parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not (math.isfinite(factor) and factor > 1):
+        raise argparse.ArgumentTypeError(f"{text!r}; a number above 1 is accepted")
+    return factor
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}; a positive number of seconds is accepted")
+    return seconds
+
+
+def _peers(text: str) -> list[tuple[str, Path | None, bool]]:
+    """For each peer its name, its directory where one was given, and whether it was named."""
+    if text == "all":
+        return [(name, None, False) for name in peers.names()]
+    found = []
+    for part in text.split(","):
+        name, _, directory = part.partition("=")
+        if name not in peers.names():
+            raise argparse.ArgumentTypeError(f"{name!r} is no peer; there are all, {', '.join(peers.names())}")
+        found.append((name, Path(directory).expanduser().absolute() if directory else None, True))
+    return found

@@ -1,0 +1,249 @@
+"""The limit: not a library, but the primitives of which no library can have fewer, measured in the same run as ours.
+
+    python bench/allreduce.py --vs memcpy
+
+Each way is one primitive, a function of memcpy.c, which the system's compiler builds when a run starts. `limit.py`
+makes the limit of a collective out of their times; alone they are no collectives, and have no results to check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import limit
+
+from peers import CCall, PeerMissingError
+
+if TYPE_CHECKING:
+    from cases import Array, Config
+
+NAME = "memcpy"
+LEVELS = ("c",)
+REQUIREMENTS: list[str] = []  # a compiler
+_SOURCE = Path(__file__).with_suffix(".c")
+# Without the last one loops that copy become calls of memcpy, which goes around the caches when it copies much.
+_FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fno-tree-loop-distribute-patterns")
+_SETTINGS = "COLLECTIVES_BENCH_MEMCPY"
+_LEAST_BUFFER = 2 << 20  # bytes, the size of a huge page; room for a batch of small calls as well
+# The function that sets the scene for a primitive.
+_BEFORE = {
+    "empty": "empty",
+    "flag": "empty",
+    "meet": "before_meet",
+    "reduce_half": "before_pieces",
+    "reduce_all": "before_boxes",
+    "copy_back": "before_pieces",
+    "push": "before_buffer",
+    "receive": "before_receive",
+}
+
+
+def locate(directory: Path | None) -> Path:
+    """See `peers.Peer`: the environment that runs this."""
+    if directory is not None:
+        raise PeerMissingError(f"{NAME} is no library with a place of its own; write --vs {NAME}, without ={directory}")
+    if _compiler() is None:
+        raise PeerMissingError(f"{NAME} needs a C compiler, and there is no cc in PATH; on Debian: apt install gcc")
+    return Path(sys.prefix)
+
+
+def unsupported(config: Config) -> str:
+    """See `peers.Peer`."""
+    if config.collective not in ("all_reduce", "broadcast"):
+        return f"the limit of {config.collective} is not known"
+    if config.dtype != "float32" or (config.collective == "all_reduce" and config.op != "sum"):
+        return "the limit is known for the sum of float32 only"
+    if config.ranks != 2:
+        return f"the limit is known for 2 ranks, not for {config.ranks}"
+    if len(os.sched_getaffinity(0)) < config.ranks:
+        return "the limit is that of ranks with a core each"
+    return ""
+
+
+def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
+    """See `peers.Peer`. Leaves what the ranks need in the folder of the run."""
+    folder = Path(program[-1])
+    build(folder)
+    os.mkfifo(folder / "memcpy.fifo")
+    largest = max(max(config.sizes), _LEAST_BUFFER)
+    settings = {
+        "folder": str(folder),
+        "memory": config.memory,
+        "transport": config.transport,
+        "capacity": -(-largest // _LEAST_BUFFER) * _LEAST_BUFFER,
+    }
+    launcher = [sys.executable, "-m", "collectives", "run", "-n", str(config.ranks)]
+    return [*launcher, sys.executable, *program], {_SETTINGS: json.dumps(settings)}
+
+
+def build(folder: Path) -> Path:
+    """The library of the primitives, compiled into `folder` for this very processor. Raises PeerMissingError."""
+    library = folder / "memcpy.so"
+    compiler = _compiler() or "cc"
+    words = [compiler, *_FLAGS, "-o", str(library), str(_SOURCE)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PeerMissingError(f"{NAME} needs a C compiler: {compiler}: {error.strerror}") from None
+    if done.returncode != 0:
+        raise PeerMissingError(f"{' '.join(words)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
+    return library
+
+
+def _compiler() -> str | None:
+    return shutil.which("cc")
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """The primitives, on one rank.
+
+    Attributes:
+        state: what every primitive takes first.
+        keep: what the state uses.
+    """
+
+    library: ctypes.CDLL
+    state: int
+    keep: tuple[object, ...] = ()
+
+    @staticmethod
+    def open(library: Path, memory: int, connection: socket.socket, rank: int, capacity: int) -> Driver:
+        """Maps the shared memory, a file of `shared_bytes(library, capacity)` bytes. Raises OSError."""
+        loaded = ctypes.CDLL(str(library), use_errno=True)
+        loaded.open_state.restype = ctypes.c_void_p
+        loaded.open_state.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_size_t]
+        state = loaded.open_state(memory, connection.fileno(), rank, capacity)
+        if not state:
+            raise OSError(ctypes.get_errno(), "the memory of the primitives cannot be mapped")
+        return Driver(loaded, state, (connection,))
+
+    def call(self, way: str, x: Array, parts: int) -> CCall:
+        """A primitive on `x`."""
+        before = _BEFORE.get(way)
+        arguments = (self.state, x.ctypes.data, x.nbytes, parts)
+        return CCall(self._address(way), arguments, (self, x), self._address(before) if before else 0)
+
+    def close(self) -> None:
+        """Gives back the memory. No call may be used after this."""
+        self.library.close_state.restype = None
+        self.library.close_state.argtypes = [ctypes.c_void_p]
+        self.library.close_state(self.state)
+
+    def _address(self, name: str) -> int:
+        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
+
+
+def shared_memory(library: Path, capacity: int) -> int:
+    """A file descriptor of memory for two ranks."""
+    shared_bytes = ctypes.CDLL(str(library)).shared_bytes
+    shared_bytes.restype = ctypes.c_size_t
+    shared_bytes.argtypes = [ctypes.c_size_t]
+    file = os.memfd_create("collectives-bench")
+    os.ftruncate(file, shared_bytes(capacity))
+    return file
+
+
+@dataclasses.dataclass(frozen=True)
+class _Session:
+    driver: Driver
+    memory: str
+    transport: str
+
+
+_sessions: list[_Session] = []  # of this process: one, once it has joined
+
+
+def join() -> tuple[int, int, Callable[[Any], Any]]:
+    """See `peers.Peer`."""
+    settings = json.loads(os.environ.pop(_SETTINGS))
+    # Of the launcher of this package, which started the ranks.
+    rank, size = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])
+    for name in [name for name in os.environ if name.startswith("COLLECTIVES_")]:
+        del os.environ[name]  # the bench connects the ranks by itself
+    folder, capacity = Path(settings["folder"]), settings["capacity"]
+    library = folder / "memcpy.so"
+    # Opening waits for the other rank.
+    pipe = (folder / "memcpy.fifo").open("r" if rank else "w", encoding="utf-8")
+
+    def share(value: Any) -> Any:
+        if rank == 0:
+            pipe.write(json.dumps(value) + "\n")
+            pipe.flush()
+            return value
+        return json.loads(pipe.readline())
+
+    if rank == 0:
+        memory = shared_memory(library, capacity)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            share((os.getpid(), memory, listener.getsockname()[1]))
+            connection, _ = listener.accept()
+    else:
+        process, file, port = share(None)
+        memory = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
+        connection = socket.create_connection(("127.0.0.1", port))
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    driver = Driver.open(library, memory, connection, rank, capacity)
+    _sessions.append(_Session(driver, settings["memory"], settings["transport"]))
+    return rank, size, share
+
+
+def abort() -> None:
+    """See `peers.Peer`."""
+    os._exit(1)  # the launcher ends the others
+
+
+def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
+    """See `peers.Peer`: the primitives that `limit.limit_us` needs at this size."""
+    (session,) = _sessions
+    return limit.primitives(collective, session.memory, session.transport, nbytes, ranks)
+
+
+def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
+    """See `peers.Peer`; not in LEVELS."""
+    raise NotImplementedError
+
+
+def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+    """See `peers.Peer`."""
+    import measure
+
+    (session,) = _sessions
+    return session.driver.call(way, x, measure.BATCH if x.nbytes < measure.BATCH_BELOW else 1)
+
+
+def fetch(x: Array) -> None:
+    """See `peers.Peer`."""
+
+
+def main() -> int:
+    """The command line: there is nothing to do."""
+    parser = argparse.ArgumentParser(prog=f"bench/peers/{NAME}.py", description="Says what the primitives need.")
+    parser.add_argument("--install", nargs="?", const="", required=True, metavar="DIRECTORY", help="installs nothing")
+    parser.parse_args()
+    try:
+        locate(None)
+    except PeerMissingError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+    print(f"nothing to install. Now run: python bench/allreduce.py --vs {NAME}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What `--vs all` measures when nothing else is said, and what the results have to reach.
+
+Each section is a run of its own against each peer that can take part. An aim is a floor for the best peer's time over
+ours (for lists of tensors, of one tensor's time over the list's), at every size of a range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import limit
+from cases import LIMIT, format_size
+from table import Row, grid, number, pair
+
+K, M = 1 << 10, 1 << 20
+_SIZES = (8, 64, K, 8 * K, 64 * K, 512 * K, 4 * M, 32 * M, 128 * M)
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One table of the suite: what differs from the options' defaults."""
+
+    title: str
+    sizes: tuple[int, ...] = _SIZES
+    ranks: int = 2
+    collective: str = "all_reduce"
+    transport: str = "shm"
+    memory: str = "private"
+    level: str = "c"
+    tensors: int = 1
+
+    def options(self) -> dict[str, object]:
+        """As options of the command line."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "title"}
+
+    def rows(self, rows: list[Row]) -> list[Row]:
+        """Those of the section."""
+        return [row for row in rows if row["section"] == self.title]
+
+
+SECTIONS = {
+    "private": Section("private buffers", level="both"),
+    "symmetric": Section("symmetric memory", sizes=_SIZES[3:], memory="symmetric"),
+    "tcp": Section("TCP loopback", transport="tcp", level="both"),
+    "crowded": Section("4 ranks, private", ranks=4, sizes=_SIZES[:-1]),
+    "crowded_symmetric": Section("4 ranks, symmetric", ranks=4, sizes=_SIZES[4:-1], memory="symmetric"),
+    "broadcast": Section("broadcast", collective="broadcast"),
+    "fused": Section("fused 300 tensors", sizes=(100 * 1000 * 1000,), tensors=300, level="both"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Aim:
+    """A floor; None for the placement means every one that was seen."""
+
+    section: str
+    level: str
+    placement: str | None
+    first: int
+    last: int
+    floor: float
+    over: str = "best peer"  # or "limit", or "one tensor"
+
+
+def _row(section: str, level: str, placement: str | None, *floors: tuple[int, int, float]) -> list[Aim]:
+    return [Aim(section, level, placement, *floor) for floor in floors]
+
+
+_TINY, _SMALL, _MIDDLE, _LARGE, _HUGE = (8, K), (8 * K, 8 * K), (64 * K, 512 * K), (4 * M, 4 * M), (32 * M, 128 * M)
+AIMS = [
+    *_row("private", "c", "near", (*_TINY, 2.0), (*_SMALL, 2.5), (*_MIDDLE, 1.6), (*_LARGE, 1.05), (*_HUGE, 1.8)),
+    *_row("private", "c", "far", (*_TINY, 1.1), (*_SMALL, 1.05), (*_MIDDLE, 1.25), (*_LARGE, 1.3), (*_HUGE, 1.3)),
+    *_row("private", "python", "near", (*_TINY, 3.0), (*_SMALL, 2.5), (*_MIDDLE, 1.5), (*_LARGE, 1.05), (*_HUGE, 1.8)),
+    *_row("symmetric", "c", "near", (*_SMALL, 4.0), (*_MIDDLE, 3.5), (*_LARGE, 2.7), (*_HUGE, 2.0)),
+    *_row("symmetric", "c", "far", (*_SMALL, 1.5), (*_MIDDLE, 2.5), (*_LARGE, 3.5), (*_HUGE, 3.0)),
+    *_row("tcp", "c", None, (*_TINY, 1.25), (*_SMALL, 1.25), (*_MIDDLE, 1.05), (*_LARGE, 1.5), (*_HUGE, 2.0)),
+    Aim("crowded", "c", None, 8, 32 * M, 1.6),
+    Aim("crowded_symmetric", "c", None, 64 * K, 32 * M, 2.5),
+    Aim("broadcast", "c", None, 8, 128 * M, 0.95),
+    Aim("private", "c", None, 8, 4 * M, 0.75, "limit"),
+    Aim("private", "c", None, 4 * M + 1, 128 * M, 0.45, "limit"),
+    Aim("symmetric", "c", None, 8, 4 * M, 0.80, "limit"),
+    Aim("fused", "c", None, 8, 128 * M, 0.90, "one tensor"),
+    Aim("fused", "python", None, 8, 128 * M, 0.90, "one tensor"),
+]
+
+
+def aims_as_text(rows: list[Row]) -> str:
+    """The aims, and for each the size and placement at which least was reached."""
+    header = ("", "level", "cores", "sizes", "over", "aim", "reached", "", "where", "ours", "theirs", "who")
+    cells = []
+    for aim in AIMS:
+        section = SECTIONS[aim.section]
+        found = [
+            result
+            for result in _ratios(section.rows(rows), aim)
+            if aim.first <= result.nbytes <= aim.last and aim.placement in (None, result.placement)
+        ]
+        sizes = format_size(aim.first) + (f" - {format_size(aim.last)}" if aim.last != aim.first else "")
+        what = (section.title, aim.level, aim.placement or "any", sizes, aim.over, f"{aim.floor:.2f}")
+        if not found:
+            cells.append((*what, "-", "not measured", "", "", "", ""))
+            continue
+        least = min(found, key=lambda result: result.ratio)
+        where = f"{format_size(least.nbytes)} {least.placement}"
+        cells.append(
+            (
+                *what,
+                f"{least.ratio:.2f}",
+                "" if least.ratio >= aim.floor else "missed",
+                where,
+                number(least.ours_us),
+                number(least.theirs_us),
+                least.who,
+            )
+        )
+    left = [True, True, True, False, True, False, False, True, False, False, False, True]
+    return grid([header, *cells], left)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    nbytes: int
+    placement: str
+    ratio: float
+    ours_us: float
+    theirs_us: float
+    who: str
+
+
+def _ratios(rows: list[Row], aim: Aim) -> Iterator[_Result]:
+    """By size and placement; of the peers the one that comes closest to ours."""
+    places = dict.fromkeys((row["bytes"], row["placement"]) for row in rows if row["level"] == aim.level)
+    for nbytes, placement in places:
+        here = [r for r in rows if (r["level"], r["bytes"], r["placement"]) == (aim.level, nbytes, placement)]
+        if aim.over == "one tensor":
+            results = [_of_lists(here, nbytes, placement)]
+        else:
+            names = dict.fromkeys(row["against"] for row in here if row["against"])
+            results = [
+                _against(here, str(n), nbytes, placement) for n in names if (n == LIMIT) == (aim.over == "limit")
+            ]
+        found = [result for result in results if result is not None]
+        if found:
+            yield min(found, key=lambda result: result.ratio)
+
+
+def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> _Result | None:
+    rows = [row for row in rows if row["against"] == name]
+    ours, theirs = pair(rows)
+    if ours is None or theirs is None:
+        return None
+    time_us = theirs["time_us"]
+    if name == LIMIT:
+        least = limit.of_row(ours, rows)
+        if least is None:
+            return None
+        time_us = least
+    return _Result(nbytes, placement, time_us / ours["time_us"], ours["time_us"], time_us, name)
+
+
+def _of_lists(rows: list[Row], nbytes: int, placement: str) -> _Result | None:
+    one = [row["time_us"] for row in rows if row["tensors"] == 1]
+    lists = [row["time_us"] for row in rows if row["tensors"] > 1]
+    if not one or not lists:
+        return None
+    return _Result(nbytes, placement, min(one) / min(lists), min(lists), min(one), "one tensor")
