@@ -105,11 +105,12 @@ def _plan(arguments: argparse.Namespace) -> list[tuple[str, list[Run]]]:
     """What to measure: sections by title, each with its runs. Raises BadRequestError, PeerMissingError."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     shape = sorted(given.keys() & options.DEFAULTS.keys())
+    filled = vars(arguments) | options.DEFAULTS | given
     whole = [peer for peer, _, wanted in arguments.vs if not wanted] and not shape
     if arguments.section and shape:
         raise BadRequestError(f"--section says what to measure, and so does --{shape[0]}; only one of them can")
     if not whole and not arguments.section:
-        a = argparse.Namespace(**(options.DEFAULTS | given))
+        a = argparse.Namespace(**filled)
         try:
             a.sizes = cases.size_range(a.begin, a.end, a.factor)
         except ValueError as error:
@@ -118,7 +119,7 @@ def _plan(arguments: argparse.Namespace) -> list[tuple[str, list[Run]]]:
     plan = []
     for name in arguments.section or suite.SECTIONS:
         section = suite.SECTIONS[name]
-        a = argparse.Namespace(**(options.DEFAULTS | given | section.options()))
+        a = argparse.Namespace(**(filled | section.options()))
         a.duration = a.duration or SECTION_DURATION
         if section.tensors > 1:
             a.vs = []  # nobody else has lists

@@ -18,7 +18,7 @@ import numpy as np
 import progress
 import results
 import timed
-from cases import Array, BadRequestError, Case, Config, counts
+from cases import Array, BadRequestError, Case, Config, counts, on_huge_pages
 from collectives import _core
 from peers import Peer
 from placement import Probe
@@ -262,13 +262,3 @@ class _Rank:
         self.comm.broadcast(reference)
         raw = (a.view(np.uint8).reshape(-1, x.dtype.itemsize) for a in (x, reference))
         return max(1, self._total(int(np.count_nonzero(np.any(np.not_equal(*raw), axis=1)))))
-
-
-def on_huge_pages(count: int, dtype: np.dtype[Any]) -> Array:
-    """An array that begins on a huge page, where the system gives them: reading a peer's memory is up to three times
-    slower without, and whether small sizes have them must not depend on the largest size."""
-    page = 2 << 20
-    # NumPy asks for huge pages from 4 MiB on.
-    raw = np.empty(max(count * dtype.itemsize, page) + page, np.uint8)
-    begin = -raw.ctypes.data % page
-    return raw[begin : begin + count * dtype.itemsize].view(dtype)

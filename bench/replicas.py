@@ -27,9 +27,9 @@ from typing import Any
 import check
 import numpy as np
 import table
-from cases import Array, format_size, parse_size, size_range
+from cases import Array, format_size, on_huge_pages, parse_size, size_range
 from collectives import _core, cross_device_ops
-from measure import BATCH, BATCH_BELOW, BLOCK, LEAST_BLOCKS, MOST_ITERATIONS, on_huge_pages
+from measure import BATCH, BATCH_BELOW, BLOCK, LEAST_BLOCKS, MOST_ITERATIONS
 
 DTYPE = np.dtype(np.float32)
 Reduce = Callable[[list[Array]], list[Array]]

@@ -86,7 +86,7 @@ def pair(rows: list[Row]) -> tuple[Row | None, Row | None]:
 
 def best_as_text(rows: list[Row]) -> str:
     """Each peer over ours, each ratio from the run in which both took part, and which peer comes closest."""
-    names = list(dict.fromkeys(str(row["against"]) for row in rows))
+    names = [name for name in dict.fromkeys(str(row["against"]) for row in rows) if name != LIMIT]
     cells = []
     for (nbytes, level, placement), here in by_place(rows):
         ratios: dict[str, float] = {}

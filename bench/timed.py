@@ -15,11 +15,12 @@ from typing import Any
 
 import collectives
 import numpy as np
-from cases import Array, Case, Config, tensor_lengths
+from cases import Array, Case, Config, on_huge_pages, tensor_lengths
 from collectives import _core
 from peers import Peer
 
 LEVELS = ("python", "c")
+_ALIGNMENT = 64  # of tensors, in bytes: what allocators of frameworks give
 
 
 def _nothing(_: Array) -> None:
@@ -110,11 +111,16 @@ def _method(comm: collectives.Communicator, config: Config, case: Case, arrays: 
 
 
 class _Lists:
-    """Tensors beside `x` that hold its elements."""
+    """Tensors beside `x` that hold its elements, in memory of the same kind: only that they are many differs."""
 
     def __init__(self, count: int, dtype: str, tensors: int) -> None:
         lengths = tensor_lengths(count, tensors)
-        self.arrays = [np.zeros(n, dtype) for n in lengths]
+        element = np.dtype(dtype)
+        line = max(1, _ALIGNMENT // element.itemsize)
+        starts = np.cumsum([0, *((n + line - 1) // line * line for n in lengths)])
+        memory = on_huge_pages(int(starts[-1]), element)
+        memory.fill(0)  # first touch
+        self.arrays = [memory[start : start + n] for start, n in zip(starts, lengths, strict=False)]
         ends = np.cumsum(lengths)
         self._places = [slice(end - n, end) for end, n in zip(ends, lengths, strict=True)]
 
