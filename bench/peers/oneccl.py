@@ -46,7 +46,6 @@ _DTYPES = (  # as ccl::datatype
 _DRIVER = "COLLECTIVES_BENCH_DRIVER"  # where it is
 # MPI's own collectives up to here. Beyond, up to twice as slow as oneCCL's, of which those below are the fastest.
 _ALL_REDUCE_UP_TO = 4 << 20
-_ALL_REDUCE_UP_TO_CROWDED = 1 << 20
 _BROADCAST_UP_TO = 1 << 20
 
 
@@ -83,19 +82,23 @@ def unsupported(config: Config) -> str:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
-    crowded = mpi.crowded(config)
-    all_reduce_up_to = _ALL_REDUCE_UP_TO_CROWDED if crowded else _ALL_REDUCE_UP_TO
     variables = {
         "CCL_ATL_TRANSPORT": "mpi",
-        "CCL_ALLREDUCE": f"direct:0-{all_reduce_up_to};nreduce:{all_reduce_up_to + 1}-max",
+        "CCL_ALLREDUCE": f"direct:0-{_ALL_REDUCE_UP_TO};nreduce:{_ALL_REDUCE_UP_TO + 1}-max",
         "CCL_BCAST": f"direct:0-{_BROADCAST_UP_TO};double_tree:{_BROADCAST_UP_TO + 1}-max",
         # A rank has one core, which a thread of oneCCL's own would have to share.
         "CCL_WORKER_OFFLOAD": "0",
         "CCL_ATL_SYNC_COLL": "1",  # MPI's blocking calls, 15 % faster at 8 bytes
         "CCL_LOG_LEVEL": "error",
     }
-    if crowded:
-        variables |= {"CCL_YIELD": "sched_yield", "CCL_SPIN_COUNT": "1"}
+    if mpi.crowded(config):
+        # Without threads its own algorithms wait many times as long for a core as MPI's do.
+        variables |= {
+            "CCL_YIELD": "sched_yield",
+            "CCL_SPIN_COUNT": "1",
+            "CCL_ALLREDUCE": "direct",
+            "CCL_BCAST": "direct",
+        }
     fabrics = mpi.intel_variables(config)
     command, variables = mpi.under_hydra(environment, config, program, [], variables | fabrics)
     return command, variables | {_DRIVER: str(_driver(environment))}
