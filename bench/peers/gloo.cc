@@ -42,9 +42,8 @@ int gloo_connect(const char* name) {
 // What the functions below take for the array at `data`, with torch's number of its type; or null.
 Tensors* gloo_tensors(void* data, std::int64_t count, int dtype) {
   Tensors* made = nullptr;
-  guarded([&] {
-    made = new Tensors{at::from_blob(data, {count}, at::TensorOptions(static_cast<at::ScalarType>(dtype)))};
-  });
+  guarded(
+      [&] { made = new Tensors{at::from_blob(data, {count}, at::TensorOptions(static_cast<at::ScalarType>(dtype)))}; });
   return made;
 }
 
