@@ -8,6 +8,7 @@ It is installed, and then used, by
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
     from cases import Array, Config
 
 NAME = "gloo"
-LEVELS = ("python",)
-REQUIREMENTS = ["torch>=2.4"]
+LEVELS = ("python", "c")
+REQUIREMENTS = ["torch>=2.7"]  # from which on C++ code of today's compilers can call it
 
+# In the order of c10d::ReduceOp.
 _OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+# In the order of at::ScalarType.
+_DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 _MEETING = "COLLECTIVES_BENCH_MEETING"  # the file by which the ranks find each other
+_DRIVER = "COLLECTIVES_BENCH_DRIVER"  # where `gloo.cc` is, compiled
 
 
 def locate(directory: Path | None) -> Path:
@@ -52,7 +57,13 @@ def unsupported(config: Config) -> str:
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
     arguments = [str(environment / "bin" / "collectives"), "run", "-n", str(config.ranks)]
-    return [*arguments, *program], {_MEETING: str(Path(program[-1]) / "gloo"), "GLOO_SOCKET_IFNAME": "lo"}
+    variables = {_MEETING: str(Path(program[-1]) / "gloo"), "GLOO_SOCKET_IFNAME": "lo"}
+    if "c" in config.levels:
+        torch = next(environment.glob("lib/python*/site-packages/torch"))
+        flags = ["-std=c++20", f"-I{torch / 'include'}", f"-Wl,-rpath,{torch / 'lib'}"]
+        libraries = [torch / "lib" / "libtorch_cpu.so", torch / "lib" / "libc10.so"]
+        variables[_DRIVER] = str(install.driver(environment, "gloo.cc", flags, libraries))
+    return [*arguments, *program], variables
 
 
 def join() -> tuple[int, int, Callable[[Any], Any]]:
@@ -62,9 +73,11 @@ def join() -> tuple[int, int, Callable[[Any], Any]]:
     # Of the launcher of this package, which started the ranks.
     rank, size = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])
     for name in [name for name in os.environ if name.startswith("COLLECTIVES_")]:
-        if name != _MEETING:
+        if name not in (_MEETING, _DRIVER):
             del os.environ[name]  # the bench connects the ranks by itself
     dist.init_process_group("gloo", init_method=f"file://{os.environ.pop(_MEETING)}", rank=rank, world_size=size)
+    if _DRIVER in os.environ:
+        _library()
 
     def share(value: Any) -> Any:
         values = [value]
@@ -102,8 +115,33 @@ def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object
 
 
 def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
-    """See `peers.Peer`; not in LEVELS."""
-    raise NotImplementedError
+    """See `peers.Peer`."""
+    arguments: tuple[int, ...] = ()
+    if collective != "barrier":
+        arguments = (_tensors(x.ctypes.data, len(x), str(x.dtype)),)
+    if collective in ("all_reduce", "reduce"):
+        arguments += (list(_OPS).index(op),)
+    function = _library()[f"gloo_{collective}"]
+    return CCall(ctypes.cast(function, ctypes.c_void_p).value or 0, arguments, x)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    import torch.distributed as dist
+
+    library = ctypes.CDLL(os.environ.pop(_DRIVER))
+    library.gloo_tensors.restype = ctypes.c_void_p
+    if library.gloo_connect(dist.group.WORLD.group_name.encode()) != 0:
+        raise RuntimeError("the process group of torch was not found from C++; what torch said stands above")
+    return library
+
+
+@functools.cache  # so that a buffer has one, however often it is measured
+def _tensors(address: int, count: int, dtype: str) -> int:
+    made = _library().gloo_tensors(ctypes.c_void_p(address), ctypes.c_int64(count), _DTYPES.index(dtype))
+    if made is None:
+        raise RuntimeError("torch made no tensor; what it said stands above")
+    return int(made)
 
 
 def fetch(x: Array) -> None:

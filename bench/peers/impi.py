@@ -46,13 +46,7 @@ def locate(directory: Path | None) -> Path:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
-    variables = {"I_MPI_PIN": "0" if mpi.crowded(config) else "1", "I_MPI_FABRICS": "shm"}
-    if mpi.crowded(config):
-        variables["I_MPI_THREAD_YIELD"] = "2"
-    if config.transport == "tcp":
-        variables |= {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
-        variables["I_MPI_COLL_INTRANODE"] = "pt2pt"  # collectives take shared memory otherwise
-    return mpi.under_hydra(environment, config, program, [], variables)
+    return mpi.under_hydra(environment, config, program, [], mpi.intel_variables(config))
 
 
 if __name__ == "__main__":

@@ -54,16 +54,23 @@ def locate(directory: Path | None) -> Path:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
+    return under_mpirun(environment / "bin" / "mpirun", "sm", environment, config, program)
+
+
+def under_mpirun(
+    mpirun: Path, shared_memory: str, environment: Path, config: Config, program: list[str]
+) -> tuple[list[str], dict[str, str]]:
+    """What `peers.Peer.command` returns, for an OpenMPI with this mpirun and this name of its BTL for shared memory."""
     crowded = mpi.crowded(config)
-    arguments = [str(environment / "bin" / "mpirun"), "-n", str(config.ranks)]
+    arguments = [str(mpirun), "-n", str(config.ranks)]
     arguments += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if crowded else ["--bind-to", "core"]
     # coll/tuned chooses its algorithms by itself, which was never worse than any fixed one. ob1 runs over its shared
     # memory (or TCP) directly, which on one host is faster than through other layers.
-    parameters = {"pml": "ob1", "btl": "self,tcp" if config.transport == "tcp" else "self,sm"}
+    parameters = {"pml": "ob1", "btl": "self,tcp" if config.transport == "tcp" else f"self,{shared_memory}"}
     if config.transport == "tcp":
         parameters["btl_tcp_if_include"] = "lo"
     else:
-        parameters["btl_sm_eager_limit"] = str(_EAGER_LIMIT)
+        parameters[f"btl_{shared_memory}_eager_limit"] = str(_EAGER_LIMIT)
     if crowded:
         parameters["mpi_yield_when_idle"] = "1"
     variables = mpi.unless_set({f"OMPI_MCA_{name}": value for name, value in parameters.items()})
