@@ -20,7 +20,7 @@ from pool import Pools
 TRANSPORTS = ("local", "shm", "tcp")
 GROUPS = [(1, "local")] + [(n, t) for t in TRANSPORTS for n in range(2, 9)]
 TINY = [(n, "local") for n in (2, 3, 5, 8)] + [(2, "tcp"), (3, "shm"), (5, "tcp")]
-INLINE, SLOT, SEGMENT = 40, 128 << 10, 256 << 10  # bytes: where the algorithms change their ways
+INLINE, STAGE, SEGMENT, SLOT = 40, 128 << 10, 256 << 10, 512 << 10  # bytes: where the algorithms change their ways
 WIDTHS = ("uint8", "float16", "int32", "float64", "bool")  # for collectives that only move
 FORMS = ("new", "out", "in place")
 TRAILING: tuple[Shape, ...] = ((), (3,), (), (2, 2), (1,))
@@ -114,7 +114,7 @@ def border_cases(group: Any, rng: random.Random, borders: list[int], dtypes: lis
 def test_at_the_borders_of_boxes(group: Any) -> None:
     """A slot holds a chunk for each reader, so its size divided by their number is a border too."""
     n, rng = group.size, rng_of(group)
-    borders = [SLOT // max(1, n - 1) // 64 * 64, SLOT, SEGMENT]
+    borders = [STAGE // max(1, n - 1) // 64 * 64, STAGE, SEGMENT]
     cases = share(rng, border_cases(group, rng, borders, ["int32", "int64", "uint8", "int16"]), 3)
     for dtype in sorted({c.dtype for c in cases}):
         judge(group, [c for c in cases if c.dtype == dtype], n * (SEGMENT // numpy_dtype(dtype).itemsize + 1))

@@ -52,7 +52,7 @@ Schedule build_mapped(const Problem& problem, const Topology& topology, const Li
     reduce_all({0, 0, problem.bytes(), 0}, inline_payload);
     return b.build();
   }
-  const std::int64_t chunk_bytes = limits.slot_bytes / problem.element() * problem.element();
+  const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
   b.for_chunks(problem.bytes(), chunk_bytes, 1, [&](const Chunk& c) {
     b.copy(input(c.offset, c.stride), {box(me, c.index, 0)}, c.bytes);
     b.signal(me, c.index == 0 ? kHeaderFlag : 1, c.index);

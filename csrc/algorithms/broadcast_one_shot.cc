@@ -61,7 +61,7 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   const int size = topology.size;
   const int root = problem.root;
   const bool inlined = problem.bytes() <= limits.inline_bytes;
-  const std::int64_t chunk_bytes = limits.slot_bytes / problem.element() * problem.element();
+  const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   ScheduleBuilder b;
   const auto place = [&](const Chunk& c) { return inlined ? inline_payload(root) : box(root, c.index, 0); };

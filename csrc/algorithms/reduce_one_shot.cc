@@ -28,7 +28,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   const int me = topology.rank;
   const int root = problem.root;
   const bool inlined = problem.bytes() <= limits.inline_bytes;
-  const std::int64_t chunk_bytes = limits.slot_bytes / problem.element() * problem.element();
+  const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   const auto place = [&](int r, const Chunk& c) { return inlined ? inline_payload(r) : box(r, c.index, 0); };
   // Nobody but the root reads a box.

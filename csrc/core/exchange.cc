@@ -46,7 +46,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
     offset += part(from, me_);
   }
   inlined_ = most_given <= limits.inline_bytes;
-  const std::int64_t room = limits.slot_bytes / most_readers;
+  const std::int64_t room = limits.stage_bytes() / most_readers;
   // Readers share no cache line where there is room for it.
   const std::int64_t unit = room >= kLine && kLine % element == 0 ? kLine : element;
   chunk_bytes_ = inlined_ ? std::max<std::int64_t>(longest_, 1) : room / unit * unit;

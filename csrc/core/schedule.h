@@ -15,6 +15,7 @@
 // every chunk number. Loops do not nest.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -101,10 +102,14 @@ struct Schedule {
 
 // What boxes, header lines and links can hold; the same on every rank of a communicator.
 struct Limits {
-  std::int64_t slot_bytes = 128 << 10;
+  std::int64_t slot_bytes = 512 << 10;
   int slots = 4;
   std::int64_t inline_bytes = 40;
   std::int64_t segment_bytes = 256 << 10;  // pieces in which message algorithms pipeline
+
+  // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and readers
+  // at once takes the whole slot instead: the fewer meetings, the better.
+  std::int64_t stage_bytes() const { return std::min<std::int64_t>(slot_bytes, 128 << 10); }
 };
 
 // One piece of a longer range, for algorithms that work chunk by chunk. Inside a loop the piece of iteration i is the
