@@ -132,13 +132,16 @@ class TcpLink : public Link {
   std::deque<std::string> reports_;  // to be sent
 
   // Input: in_ holds in_bytes_, none or the beginning of a header, whenever the link waits for more.
-  struct alignas(64) InputBuffer {
-    std::byte bytes[64 << 10];
+  template <std::size_t kBytes>
+  struct alignas(64) Aligned {
+    std::byte bytes[kBytes];
   };
+  using InputBuffer = Aligned<64 << 10>;
+  using Bounce = Aligned<128 << 10>;
   std::unique_ptr<InputBuffer> in_;
   std::size_t in_bytes_ = 0;
   bool long_awaited_ = false;            // some stream waits for a long message
-  std::unique_ptr<InputBuffer> bounce_;  // what the reducer reads
+  std::unique_ptr<Bounce> bounce_;  // what the reducer reads
   wire::FrameHeader frame_;              // the frame being read
   std::size_t payload_left_ = 0;
   TcpStream* current_ = nullptr;  // its stream; nullptr: nobody wants the payload

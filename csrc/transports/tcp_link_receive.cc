@@ -261,7 +261,7 @@ void TcpLink::on_stream_frame(const wire::FrameHeader& h) {
       }
     }
   } else if (h.type == FrameType::kData) {
-    const std::int64_t granted = s.announced + (s.started ? wire::kWindowBytes : wire::kEagerBytes);
+    const std::int64_t granted = s.announced + (s.started ? wire::kWindowBytes : wire::eager_bytes(s.key.communicator));
     if (s.received + h.length > granted) {
       return fail("more data than the window allows: " + std::to_string(s.received) + " + " + std::to_string(h.length) +
                   " > " + std::to_string(granted) + numbers(h));

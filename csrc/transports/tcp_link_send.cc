@@ -28,7 +28,8 @@ constexpr std::uint32_t kTakenStep = wire::kStreamsAhead / 4;
 
 // A receiver that has not spoken yet does so when it expects more than half the eager limit; so a sender that holds
 // back less than kLeastFrame bytes of the eager limit has always more than that in flight.
-static_assert(wire::kEagerBytes - kLeastFrame > wire::kEagerBytes / 2);
+static_assert(wire::kEagerMessageBytes - kLeastFrame > wire::kEagerMessageBytes / 2);
+static_assert(wire::kEagerBytes >= wire::kEagerMessageBytes);
 static_assert(wire::kWindowBytes - kLeastFrame > 2 * kCreditBytes);
 
 }  // namespace
@@ -58,14 +59,14 @@ bool TcpLink::credit_due(const TcpStream& s) const {
   if (!may_speak(s)) {
     return false;
   }
-  if (s.announce || s.received > wire::kEagerBytes / 2 ||
+  if (s.announce || s.received > wire::eager_bytes(s.key.communicator) / 2 ||
       (!s.heard && !s.stream->receives.empty() && peer_is_held_back())) {
     return true;
   }
   std::int64_t expected = s.consumed;
   for (const ReceiveRequest* r : s.stream->receives) {
     expected += r->remaining;
-    if (expected > wire::kEagerBytes / 2) {
+    if (expected > wire::eager_bytes(s.key.communicator) / 2) {
       return true;
     }
   }
@@ -75,7 +76,7 @@ bool TcpLink::credit_due(const TcpStream& s) const {
 // How many bytes of its first request the stream may send now.
 std::int64_t TcpLink::sendable(const TcpStream& s) const {
   const std::int64_t remaining = s.stream->sends.front()->remaining;
-  const std::int64_t limit = s.heard ? wire::kWindowBytes : wire::kEagerBytes;
+  const std::int64_t limit = s.heard ? wire::kWindowBytes : wire::eager_bytes(s.key.communicator);
   const std::int64_t window = limit - (s.sent - s.acked);
   if (window >= remaining) {
     return remaining;
