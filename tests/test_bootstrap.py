@@ -15,7 +15,7 @@ import time
 import pytest
 from collectives._bootstrap import connect
 from collectives._environment import Environment
-from collectives._numbering import number_ranks, partition
+from collectives._numbering import is_crowded, number_ranks, partition
 
 LIMIT = 30.0  # seconds that nothing here may reach
 
@@ -364,3 +364,12 @@ class TestNumbers:
 
     def test_host_then_process_then_replica(self):
         assert number_ranks([0, 1, 0, 1], [2, None, 3, 1]) == [[0, 1], [5], [2, 3, 4], [6]]
+
+
+def test_a_crowd_is_more_ranks_than_cores_on_some_machine():
+    a, b = {"hostname": "a", "replicas": None}, {"hostname": "b", "replicas": None}
+    bound = [a | {"cores": [0]}, a | {"cores": [1]}]
+    assert not is_crowded(bound)
+    assert is_crowded([*bound, a | {"cores": [0, 1]}])
+    assert not is_crowded([*bound, b | {"cores": [1]}])
+    assert is_crowded([*bound, b | {"cores": [1], "replicas": 2}])

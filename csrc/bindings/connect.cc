@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pybind11/stl.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -53,6 +54,13 @@ CommunicatorOptions communicator_options(int rank, std::vector<int> host, const 
   result.timeout_s = options["timeout"].cast<double>();
   result.warn_s = options["warn"].cast<double>();
   return result;
+}
+
+// That this process may use.
+int cores() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
 int create_segment(int size, const py::dict& options) {
@@ -114,9 +122,7 @@ py::object make_rank(int rank, std::vector<Peer> peers, int doorbell, const Segm
     shared = std::make_shared<HostMemory>(rank, limits_from(options), layout, memory, segments->bases(),
                                           segments->doorbells, segments);
   }
-  const std::vector<int>& host = settings.topology.host;
-  const auto local_size = static_cast<int>(std::count(host.begin(), host.end(), host[rank]));
-  auto engine = std::make_shared<Engine>(rank, std::move(peers), doorbell, local_size, shared);
+  auto engine = std::make_shared<Engine>(rank, std::move(peers), doorbell, settings.topology.crowded, shared);
   return make_handle(std::make_unique<Communicator>(engine, shared != nullptr ? shared->world_domain() : nullptr,
                                                     std::move(settings)));
 }
@@ -173,7 +179,7 @@ std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::v
 
 // A communicator for each rank of process `own`. segments, doorbells: its own, by replica; tcp: for each replica the
 // connection to each rank, -1 where there is none. All descriptors are taken over, unless it throws.
-py::list connect(int own, const std::vector<int>& host, const std::vector<int>& segments,
+py::list connect(int own, const std::vector<int>& host, bool crowded, const std::vector<int>& segments,
                  const std::vector<int>& doorbells, const std::vector<Process>& processes,
                  const std::vector<std::vector<int>>& tcp, const py::dict& options) {
   const int size = static_cast<int>(host.size());
@@ -198,6 +204,7 @@ py::list connect(int own, const std::vector<int>& host, const std::vector<int>& 
   py::list result;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     CommunicatorOptions settings = communicator_options(ranks[i], host, options);
+    settings.topology.crowded = crowded;
     settings.threads = ranks.size() > 1;
     result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, tcp.at(i)), doorbells.at(i), layout,
                             memory, shared, std::move(settings), options));
@@ -221,6 +228,7 @@ py::list local_group(int size, const py::dict& options) {
   py::list result;
   for (int r = 0; r < size; ++r) {
     CommunicatorOptions settings = communicator_options(r, std::vector<int>(size, 0), options);
+    settings.topology.crowded = size > cores();
     settings.mapped_transport = "local";
     settings.threads = true;
     result.append(make_rank(r, std::vector<Peer>(size), duplicate(group->doorbells[r]), layout, memory, group,

@@ -43,10 +43,12 @@ struct LinkCost {
 };
 // As measured between two cores that share a cache (docs/performance.md).
 struct CostModel {
-  LinkCost mapped{0.15, 25000};       // lines that migrate between two ranks
-  double shared_bytes_per_us = 8000;  // lines that one rank writes again and again and others read
-  LinkCost message{6.0, 4000};        // TCP
+  LinkCost mapped{0.15, 25000};        // lines that migrate between two ranks
+  double shared_bytes_per_us = 12500;  // lines that one rank writes again and again and others read
+  LinkCost message{6.0, 4000};         // TCP
   double copy_bytes_per_us = 40000;
+  // What it costs among these ranks.
+  static CostModel of(const Topology& topology);
   // The links of an algorithm in which all ranks talk to each other: the ranks of a host share its network.
   LinkCost slowest(const Topology& topology) const;
 };

@@ -12,6 +12,9 @@ struct Topology {
   // host[r]: index of the memory domain of rank r. Ranks with the same index can map each other's memory; this was
   // proven by handing over a descriptor, never by comparing names.
   std::vector<int> host;
+  // On some host there are more ranks (of the world, for a group too) than cores: ranks that wait for each other take
+  // turns, and every meeting costs a change of threads.
+  bool crowded = false;
 
   bool mapped(int a, int b) const { return host[a] == host[b]; }
 

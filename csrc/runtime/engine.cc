@@ -64,12 +64,12 @@ void register_engine(Engine* engine) {
 
 }  // namespace
 
-Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size, std::shared_ptr<HostMemory> memory)
-    : rank_(rank), peers_(std::move(peers)), doorbell_(doorbell), memory_(std::move(memory)) {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  const int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-  spins_ = local_size <= cores ? kSpinsAlone : kSpinsShared;
+Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, std::shared_ptr<HostMemory> memory)
+    : rank_(rank),
+      peers_(std::move(peers)),
+      doorbell_(doorbell),
+      spins_(crowded ? kSpinsShared : kSpinsAlone),
+      memory_(std::move(memory)) {
   register_engine(this);
 }
 

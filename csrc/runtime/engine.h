@@ -41,8 +41,8 @@ struct Peer {
 class Engine {
  public:
   // peers[r] is rank r of the world; the own entry is empty. doorbell: readable when somebody wakes this rank, or -1.
-  // memory: nullptr where this rank shares none.
-  Engine(int rank, std::vector<Peer> peers, int doorbell, int local_size, std::shared_ptr<HostMemory> memory);
+  // memory: nullptr where this rank shares none. crowded: see Topology.
+  Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, std::shared_ptr<HostMemory> memory);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

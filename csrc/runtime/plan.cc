@@ -96,7 +96,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
 }
 
 const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic) {
-  const CostModel model;
+  const CostModel model = CostModel::of(topology);
   const Algorithm* best = nullptr;
   double best_cost = std::numeric_limits<double>::infinity();
   for (const Algorithm& algorithm : algorithms()) {

@@ -19,7 +19,7 @@ Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::
     rank_ = members[m] == parent.rank() ? static_cast<int>(m) : rank_;
   }
   const int size = static_cast<int>(members.size());
-  options_.topology = {rank_, size, host_};
+  options_.topology = {rank_, size, host_, parent.topology().crowded};
   int mapped = 0;
   for (int m = 0; m < size; ++m) {
     mapped += on_this_host(m) ? 1 : 0;

@@ -24,7 +24,7 @@ from . import _rendezvous
 from ._environment import Environment
 from ._handover import Exchanger, Handover
 from ._mesh import Mesh
-from ._numbering import number_ranks, partition
+from ._numbering import is_crowded, number_ranks, partition
 from ._wire import Deadline
 from .errors import CollectivesError, DeadlineError, MismatchError, PeerError
 
@@ -70,6 +70,7 @@ class World:
         processes: all processes, by number; the own one without descriptors.
         host: for each rank the index of its host; ranks with the same index have each other's memory. Hosts are
             numbered in the order of their lowest rank, on every rank alike.
+        crowded: some machine has more ranks than cores that they may use.
         tcp_fds: for each rank of the own process the TCP connections to other ranks, by rank: those of another host,
             or all with transport "tcp".
     """
@@ -77,6 +78,7 @@ class World:
     process: int
     processes: list[Process]
     host: list[int]
+    crowded: bool
     tcp_fds: list[dict[int, int]]
 
     @property
@@ -146,6 +148,7 @@ def _hand_over(
         person = {
             "pid": os.getpid(),
             "hostname": socket.gethostname(),
+            "cores": sorted(os.sched_getaffinity(0)),
             "transport": environment.transport,
             "replicas": environment.replicas,
             "name": exchanger.name if exchanger is not None else "",
@@ -232,7 +235,7 @@ def _world(process: int, transport: str, people: list[dict[str, Any]], pairs: Co
         Process(numbers, str(person["hostname"]), int(person["pid"]))
         for numbers, person in zip(ranks, people, strict=True)
     ]
-    return World(process, processes, places, [{} for _ in ranks[process]])
+    return World(process, processes, places, is_crowded(people), [{} for _ in ranks[process]])
 
 
 def _take(world: World, handovers: dict[int, Handover]) -> None:

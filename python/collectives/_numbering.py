@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 
 def partition(size: int, pairs: Collection[tuple[int, int]]) -> list[int]:
@@ -45,3 +47,17 @@ def number_ranks(host: Sequence[int], replicas: Sequence[int | None]) -> list[li
         ranks[process] = list(range(first, first + count))
         first += count
     return ranks
+
+
+def is_crowded(people: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether some machine has more ranks than cores. Ranks that are bound to a core each have all of theirs together.
+
+    Args:
+        people: of each process its "hostname", "cores" (their numbers) and "replicas".
+    """
+    cores: dict[str, set[int]] = {}
+    ranks: Counter[str] = Counter()
+    for person in people:
+        cores.setdefault(person["hostname"], set()).update(person["cores"])
+        ranks[person["hostname"]] += person["replicas"] or 1
+    return any(count > len(cores[name]) for name, count in ranks.items())

@@ -163,7 +163,7 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
             for p in world.processes
         ]
         tcp = [[connections.get(rank, -1) for rank in range(len(world.host))] for connections in world.tcp_fds]
-        return _core.connect(world.process, world.host, segments, doorbells, processes, tcp, options)
+        return _core.connect(world.process, world.host, world.crowded, segments, doorbells, processes, tcp, options)
     except BaseException:
         if world is not None:
             world.close()

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "core/domain.h"
@@ -19,8 +20,10 @@ struct LocalWorld {
   std::vector<int> doorbells;
   std::vector<std::unique_ptr<Communicator>> ranks;
 
-  // local_size: what the engines take for the number of ranks on their host, which decides how long they spin; 0: size.
-  LocalWorld(int size, const Limits& limits, int local_size = 0) {
+  LocalWorld(int size, const Limits& limits)
+      : LocalWorld(size, limits, size > static_cast<int>(std::thread::hardware_concurrency())) {}
+
+  LocalWorld(int size, const Limits& limits, bool crowded) {
     const SegmentLayout layout(size, limits, 1 << 20, HostMemory::default_arena_bytes(size, limits, 1 << 20));
     std::vector<std::byte*> bases;
     for (int r = 0; r < size; ++r) {
@@ -31,10 +34,10 @@ struct LocalWorld {
     for (int r = 0; r < size; ++r) {
       auto memory = std::make_shared<HostMemory>(r, limits, layout, find_memory("host"), bases, doorbells,
                                                  std::make_shared<int>(0));
-      auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), dup(doorbells[r]),
-                                             local_size > 0 ? local_size : size, memory);
+      auto engine = std::make_shared<Engine>(r, std::vector<Peer>(size), dup(doorbells[r]), crowded, memory);
       CommunicatorOptions options;
       options.topology = one_host(r, size);
+      options.topology.crowded = crowded;
       options.mapped_transport = "local";
       options.timeout_s = 120;
       ranks.push_back(std::make_unique<Communicator>(engine, memory->world_domain(), options));
