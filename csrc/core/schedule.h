@@ -107,8 +107,8 @@ struct Limits {
   std::int64_t inline_bytes = 40;
   std::int64_t segment_bytes = 512 << 10;  // pieces in which message algorithms pipeline
 
-  // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and readers
-  // at once takes the whole slot instead: the fewer meetings, the better.
+  // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
+  // readers at once takes the whole slot instead: the fewer meetings, the better.
   std::int64_t stage_bytes() const { return std::min<std::int64_t>(slot_bytes, 128 << 10); }
 };
 

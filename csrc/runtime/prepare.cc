@@ -117,16 +117,17 @@ bool is_plain(const Call& call) {
 
 }  // namespace
 
-// The common case: the call is the one before over again, perhaps on other memory. True when `work`, which ran that
-// one, is ready to run this one.
+// The common case: the call is the one before over again, perhaps on other private memory. True when `work`, which ran
+// that one, is ready to run this one.
 bool Communicator::prepare_again(Work& work, const Call& call) {
   if (closed_ || error_ != nullptr || heard_ != nullptr || !is_plain(call) || work.key != key_of(call)) {
     return false;
   }
-  for (const Span* span : {call.input.data(), call.output.data()}) {
-    if (domain_ != nullptr && domain_->heap_offset(span->data, span->bytes) >= 0) {
-      return false;
-    }
+  // In symmetric memory ranks agree on the place, too.
+  if (domain_ != nullptr &&
+      (domain_->heap_offset(call.input[0].data, call.input[0].bytes) != work.input_heap_offset ||
+       domain_->heap_offset(call.output[0].data, call.output[0].bytes) != work.output_heap_offset)) {
+    return false;
   }
   work.input_spans[0] = call.input[0];
   work.output_spans[0] = call.output[0];
@@ -164,6 +165,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   const bool parts = has_parts(call.collective);
   // Symmetric memory takes part as such when the call is one array that lies there on both sides.
   bool symmetric = false;
+  work.input_heap_offset = work.output_heap_offset = -1;
   const bool moves = call.op == Op::kPremulSum && call.collective != Collective::kAllReduce;  // see scale()
   if (domain_ != nullptr && !parts && !moves && bytes > 0 && work.input_spans.size() == 1) {
     work.input_heap_offset = domain_->heap_offset(work.input_spans[0].data, bytes);
@@ -196,7 +198,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work.name.assign(call.name);
   work.error.reset();
-  if (!symmetric && is_plain(call)) {
+  if (is_plain(call)) {
     work.key = key_of(call);
   }
   number(work);

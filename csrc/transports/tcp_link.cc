@@ -44,9 +44,9 @@ bool ends_on_one_host(int fd) {
   if (own.ss_family == AF_INET) {
     return reinterpret_cast<sockaddr_in&>(own).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(peer).sin_addr.s_addr;
   }
-  return own.ss_family == AF_INET6 && std::memcmp(&reinterpret_cast<sockaddr_in6&>(own).sin6_addr,
-                                                  &reinterpret_cast<sockaddr_in6&>(peer).sin6_addr,
-                                                  sizeof(in6_addr)) == 0;
+  return own.ss_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<sockaddr_in6&>(own).sin6_addr, &reinterpret_cast<sockaddr_in6&>(peer).sin6_addr,
+                     sizeof(in6_addr)) == 0;
 }
 
 int milliseconds_until(Clock::time_point deadline) {

@@ -140,9 +140,9 @@ class TcpLink : public Link {
   using Bounce = Aligned<128 << 10>;
   std::unique_ptr<InputBuffer> in_;
   std::size_t in_bytes_ = 0;
-  bool long_awaited_ = false;            // some stream waits for a long message
+  bool long_awaited_ = false;       // some stream waits for a long message
   std::unique_ptr<Bounce> bounce_;  // what the reducer reads
-  wire::FrameHeader frame_;              // the frame being read
+  wire::FrameHeader frame_;         // the frame being read
   std::size_t payload_left_ = 0;
   TcpStream* current_ = nullptr;  // its stream; nullptr: nobody wants the payload
   std::string report_;
