@@ -24,7 +24,7 @@ from pool import Pools
 
 SIZES = range(1, 9)
 GROUPS = [(1, "local")] + [(n, t) for t in ("local", "shm", "tcp") for n in SIZES if n > 1]
-INLINE, STAGE, SEGMENT, SLOT = 40, 128 << 10, 256 << 10, 512 << 10  # bytes: where the algorithms change their ways
+INLINE, STAGE, SEGMENT = 40, 128 << 10, 512 << 10  # bytes: where the algorithms change their ways
 
 
 @pytest.fixture(scope="module", params=GROUPS, ids=lambda g: f"{g[1]}-{g[0]}")
@@ -70,7 +70,7 @@ def test_at_the_borders_of_boxes(group: Any) -> None:
     kinds = [("float32", "sum"), ("bfloat16", "avg"), ("uint8", "max"), ("int64", "prod")]
 
     def sizes(dtype: str) -> list[int]:
-        return around(dtype, [STAGE, SEGMENT, SLOT])
+        return around(dtype, [STAGE, SEGMENT])
 
     cases = matrix(group, sizes, kinds)
     # Everything for one type; of the others every third case, another one in each group.

@@ -20,7 +20,7 @@ from pool import Pools
 TRANSPORTS = ("local", "shm", "tcp")
 GROUPS = [(1, "local")] + [(n, t) for t in TRANSPORTS for n in range(2, 9)]
 TINY = [(n, "local") for n in (2, 3, 5, 8)] + [(2, "tcp"), (3, "shm"), (5, "tcp")]
-INLINE, STAGE, SEGMENT, SLOT = 40, 128 << 10, 256 << 10, 512 << 10  # bytes: where the algorithms change their ways
+INLINE, STAGE, SEGMENT = 40, 128 << 10, 512 << 10  # bytes: where the algorithms change their ways
 WIDTHS = ("uint8", "float16", "int32", "float64", "bool")  # for collectives that only move
 FORMS = ("new", "out", "in place")
 TRAILING: tuple[Shape, ...] = ((), (3,), (), (2, 2), (1,))

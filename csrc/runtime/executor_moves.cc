@@ -141,7 +141,7 @@ Progress Executor::run_small(Work& work, int spins) {
   const Plan& plan = *work.plan;
   const Schedule& schedule = plan.schedule;
   const Step& combine = schedule.steps[1];
-  const std::int64_t bytes = work.input.bytes;
+  const std::int64_t bytes = combine.length;
   const auto published = [&](const Operand& operand) {
     return operand.region == Region::kInline ? domain_->header(operand.member, work.sequence).payload
                                              : domain_->box(operand.member, work.base);

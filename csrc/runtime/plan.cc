@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <initializer_list>
 #include <limits>
 #include <stdexcept>
 
@@ -36,23 +37,27 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
   return total;
 }
 
-// Whether the schedule is that of the smallest reductions, which the executor does in one go.
+// Whether the schedule is that of the smallest reductions, which the executor does in one go: all of the input goes to
+// where the others find it, and all of the output comes from there and from the input.
 bool is_small_exchange(const Schedule& s) {
   if (s.steps.size() != 2 || s.steps[0].kind != StepKind::kCopy || s.steps[1].kind != StepKind::kReduce) {
     return false;
   }
-  const auto of_header = [](const FlagRef& flag) { return flag.flag == kHeaderFlag; };
-  const auto is_published = [](const Operand& operand) {
-    return (operand.region == Region::kInline || operand.region == Region::kBox) && operand.chunk == 0 &&
-           operand.offset == 0;
-  };
   const Step& put = s.steps[0];
   const Step& combine = s.steps[1];
-  return put.length <= kTakeBlock && put.destinations.count == 1 && is_published(s.destinations(put)[0]) &&
-         put.waits.count == 0 && put.signals.count == 1 && of_header(s.signals(put)[0]) && combine.signals.count == 0 &&
-         combine.finish && std::ranges::all_of(s.waits(combine), of_header) &&
+  const auto of_header = [](const FlagRef& flag) { return flag.flag == kHeaderFlag; };
+  const auto is_whole = [](const Operand& operand, std::initializer_list<Region> regions) {
+    return operand.chunk == 0 && operand.offset == 0 &&
+           std::find(regions.begin(), regions.end(), operand.region) != regions.end();
+  };
+  return put.length <= kTakeBlock && combine.length == put.length && combine.finish && put.waits.count == 0 &&
+         put.signals.count == 1 && of_header(s.signals(put)[0]) && combine.signals.count == 0 &&
+         std::ranges::all_of(s.waits(combine), of_header) && put.destinations.count == 1 &&
+         combine.destinations.count == 1 && is_whole(s.sources(put)[0], {Region::kInput}) &&
+         is_whole(s.destinations(put)[0], {Region::kInline, Region::kBox}) &&
+         is_whole(s.destinations(combine)[0], {Region::kOutput}) &&
          std::ranges::all_of(s.sources(combine), [&](const Operand& operand) {
-           return operand.region == Region::kInput || is_published(operand);
+           return is_whole(operand, {Region::kInput, Region::kInline, Region::kBox});
          });
 }
 
