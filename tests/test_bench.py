@@ -28,6 +28,7 @@ KEYS = {
         "peer",
         "level",
         "tensors",
+        "section",
         "against",
         "placement",
     ),
@@ -69,7 +70,7 @@ def test_all_algorithms_of_four_ranks(tmp_path):
     assert run.stdout.splitlines()[-1].startswith("all_reduce, 4 ranks, shm: ")
     assert run.stdout.splitlines()[-1].endswith(" 0 wrong")
     assert run.stderr == ""  # no bar where nobody looks
-    rows = json.loads(rows_file.read_text())
+    rows = json.loads(rows_file.read_text())["rows"]
     assert {row["algorithm"] for row in rows} == {"hierarchical_copy", "one_shot", "reduce_to_one", "ring", "two_shot"}
     assert {row["bytes"] for row in rows} == {8, 65536}
     for row in rows:
@@ -102,7 +103,7 @@ def test_two_ranks(tmp_path, arguments, transport):
     rows_file = tmp_path / "out.json"
     run = bench("-b", 8, "-e", "32K", "-f", 4096, "--json", rows_file, *arguments, *QUICK)
     assert run.returncode == 0, run.stderr
-    rows = json.loads(rows_file.read_text())
+    rows = json.loads(rows_file.read_text())["rows"]
     assert {row["bytes"] for row in rows} == {8, 32768}
     assert {row["transport"] for row in rows} == {transport}
     assert {row["algorithm"] for row in rows} == {"auto"}
@@ -113,7 +114,7 @@ def test_barrier_and_a_world_of_one(tmp_path):
     rows_file = tmp_path / "out.json"
     run = bench("-n", 1, "--collective", "barrier", "--json", rows_file, *QUICK)
     assert run.returncode == 0, run.stderr
-    (row,) = json.loads(rows_file.read_text())
+    (row,) = json.loads(rows_file.read_text())["rows"]
     assert (row["bytes"], row["busbw_gbs"], row["op"]) == (0, 0, None)
 
 

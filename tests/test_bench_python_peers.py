@@ -55,7 +55,7 @@ def test_results_are_right(peer, arguments, ways, environments, tmp_path):
     file = tmp_path / "out.json"
     run = bench("--vs", f"{peer}={environments(peer)}", "--json", file, *arguments)
     assert run.returncode == 0, run.stdout + run.stderr
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["rows"]
     assert {row["algorithm"] for row in rows if row["peer"]} == ways
     for row in rows:
         assert row["peer"] in (None, peer)

@@ -1,0 +1,115 @@
+"""What the bench has aims for: a section that runs, and the table that says whether they were reached."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+
+
+def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(BENCH / "allreduce.py"), "--duration", "0.02", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    before = set(sys.modules)
+    yield importlib.import_module("suite")
+    for name in set(sys.modules) - before:
+        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+def row(section, **other):
+    shape = {"ranks": 2, "collective": "all_reduce", "transport": "shm", "memory": "private", "tensors": 1}
+    place = {"bytes": 8, "level": "c", "placement": "near", "peer": None, "against": "a", "algorithm": "auto"}
+    return {"section": section, "time_us": 1.0, **shape, **place, **other}
+
+
+def line(text, *words):
+    (found,) = [found for found in text.splitlines() if all(word in found for word in words)]
+    return found
+
+
+def test_one_section(tmp_path):
+    file = tmp_path / "out.json"
+    run = bench("--vs", "memcpy", "--section", "fused", "--json", file)
+    assert run.returncode == 0, run.stderr
+    written = json.loads(file.read_text())
+    assert {"command", "date", "machine", "versions"} <= written["about"].keys()
+    assert written["about"]["versions"]["numpy"]
+    rows = written["rows"]
+    assert {(r["level"], r["tensors"]) for r in rows} == {(level, n) for level in ("python", "c") for n in (1, 300)}
+    assert {r["bytes"] for r in rows} == {100_000_000}
+    assert all(r["wrong"] == 0 and r["section"] == "fused 300 tensors" for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--section", "fastest"], "'fastest' is no section; there are private, symmetric, tcp"),
+        (["--section", "tcp", "--vs", "memcpy", "-b", "8"], "--section says what to measure, and so does --begin"),
+        (["--tensors", "0"], "'0' tensors"),
+        (["--vs", "memcpy", "--level", "python"], "it is measured at level c only"),
+    ],
+)
+def test_bad_input(arguments, words):
+    run = bench(*arguments)
+    assert run.returncode == 2
+    assert words in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_an_aim_is_judged_by_the_closest_peer_within_its_own_run(suite):
+    rows = [
+        row("private buffers"),
+        row("private buffers", peer="a", time_us=2.5),
+        row("private buffers", against="b", time_us=2.0),
+        row("private buffers", against="b", peer="b", time_us=3.0),
+        # Another level, placement and section, which must not count.
+        row("private buffers", against="b", peer="b", time_us=0.1, level="python"),
+        row("private buffers", against="b", peer="b", time_us=0.1, placement="far"),
+        row("broadcast", peer="a", time_us=0.1),
+    ]
+    found = line(suite.aims_as_text(rows), "private buffers", " c ", " near ", "8 B - 1 KiB")
+    assert "1.50  missed" in found
+    assert found.endswith("b")
+    rows[3]["time_us"] = 5.0
+    found = line(suite.aims_as_text(rows), "private buffers", " c ", " near ", "8 B - 1 KiB")
+    assert "2.50" in found
+    assert "missed" not in found
+    assert "not measured" in line(suite.aims_as_text(rows), "private buffers", " c ", " near ", " 4 MiB ")
+
+
+def test_lists_are_judged_by_one_tensor(suite):
+    rows = [
+        row("fused 300 tensors", bytes=10**8, against=None, time_us=9.0),
+        row("fused 300 tensors", bytes=10**8, against=None, time_us=12.0, tensors=300),
+    ]
+    assert "0.75  missed" in line(suite.aims_as_text(rows), "fused 300 tensors", " c ")
+
+
+def test_limits_come_from_primitives_of_the_same_run(suite):
+    size = 32 << 20
+    rows = [
+        row("private buffers", bytes=size, against="memcpy", time_us=10.0),
+        row("private buffers", bytes=size, against="memcpy", peer="memcpy", algorithm="update", time_us=4.0),
+        row("private buffers", bytes=size, time_us=4.0),
+        row("private buffers", bytes=size, peer="a", time_us=8.0),
+    ]
+    text = suite.aims_as_text(rows)
+    assert "0.40  missed" in line(text, "private buffers", "4 MiB - 128 MiB", "limit")
+    assert "2.00" in line(text, "private buffers", " c ", " near ", "32 MiB - 128 MiB")
