@@ -56,7 +56,14 @@ def main() -> int:
         for section, runs in plan:
             _print_head(runs[0][0], section)
             for config, environment in runs:
-                report = ranks.run(config, environment)
+                try:
+                    report = ranks.run(config, environment)
+                except ranks.LaunchError as error:
+                    if len(plan) == 1:
+                        raise
+                    # One peer that fails must not cost the results of all others.
+                    print(f"# not measured: {config.peer}: {error}", flush=True)
+                    continue
                 versions |= report["versions"]
                 rows += [row | {"against": config.peer, "section": section} for row in report["rows"]]
                 _print_report(report, config)

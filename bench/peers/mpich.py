@@ -16,7 +16,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from peers import install, mpi
-from peers.mpi import LEVELS, abort, fetch, join, prepare, prepare_c, unsupported, ways
+from peers.mpi import LEVELS, abort, fetch, join, prepare, prepare_c, ways
 
 if TYPE_CHECKING:
     from cases import Config
@@ -42,6 +42,13 @@ REQUIREMENTS = ["mpi4py>=4", "mpich>=5"]
 def locate(directory: Path | None) -> Path:
     """See `peers.Peer`."""
     return mpi.locate(NAME, directory, "mpiexec.hydra", "mpichversion")
+
+
+def unsupported(config: Config) -> str:
+    """See `peers.Peer`."""
+    if mpi.crowded(config):
+        return "MPICH never yields: with more ranks than cores a call takes milliseconds, or the rest of a time slice"
+    return mpi.unsupported(config)
 
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
