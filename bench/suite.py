@@ -52,7 +52,7 @@ SECTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Aim:
-    """A floor; None for the placement means every one that was seen."""
+    """A floor; None for the placement means every one that was seen and is known."""
 
     section: str
     level: str
@@ -93,27 +93,22 @@ def aims_as_text(rows: list[Row]) -> str:
     cells = []
     for aim in AIMS:
         section = SECTIONS[aim.section]
-        found = [
-            result
-            for result in _ratios(section.rows(rows), aim)
-            if aim.first <= result.nbytes <= aim.last and aim.placement in (None, result.placement)
-        ]
+        found = least(rows, aim)
         sizes = format_size(aim.first) + (f" - {format_size(aim.last)}" if aim.last != aim.first else "")
         what = (section.title, aim.level, aim.placement or "any", sizes, aim.over, f"{aim.floor:.2f}")
-        if not found:
+        if found is None:
             cells.append((*what, "-", "not measured", "", "", "", ""))
             continue
-        least = min(found, key=lambda result: result.ratio)
-        where = f"{format_size(least.nbytes)} {least.placement}"
+        where = f"{format_size(found.nbytes)} {found.placement}"
         cells.append(
             (
                 *what,
-                f"{least.ratio:.2f}",
-                "" if least.ratio >= aim.floor else "missed",
+                f"{found.ratio:.2f}",
+                "" if found.ratio >= aim.floor else "missed",
                 where,
-                number(least.ours_us),
-                number(least.theirs_us),
-                least.who,
+                number(found.ours_us),
+                number(found.theirs_us),
+                found.who,
             )
         )
     left = [True, True, True, False, True, False, False, True, False, False, False, True]
@@ -121,7 +116,9 @@ def aims_as_text(rows: list[Row]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Result:
+class Result:
+    """One ratio: of `theirs_us`, which `who` needs, over `ours_us`."""
+
     nbytes: int
     placement: str
     ratio: float
@@ -130,9 +127,21 @@ class _Result:
     who: str
 
 
-def _ratios(rows: list[Row], aim: Aim) -> Iterator[_Result]:
+def least(rows: list[Row], aim: Aim) -> Result | None:
+    """The lowest ratio among those that the aim is about; None where none was measured."""
+    found = [
+        result
+        for result in _ratios(SECTIONS[aim.section].rows(rows), aim)
+        if aim.first <= result.nbytes <= aim.last and aim.placement in (None, result.placement)
+    ]
+    return min(found, key=lambda result: result.ratio, default=None)
+
+
+def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
     """By size and placement; of the peers the one that comes closest to ours."""
-    places = dict.fromkeys((row["bytes"], row["placement"]) for row in rows if row["level"] == aim.level)
+    # Where nobody knows where the cores were, other programs had them.
+    known = [row for row in rows if row["level"] == aim.level and row["placement"] != "unknown"]
+    places = dict.fromkeys((row["bytes"], row["placement"]) for row in known)
     for nbytes, placement in places:
         here = [r for r in rows if (r["level"], r["bytes"], r["placement"]) == (aim.level, nbytes, placement)]
         if aim.over == "one tensor":
@@ -147,7 +156,7 @@ def _ratios(rows: list[Row], aim: Aim) -> Iterator[_Result]:
             yield min(found, key=lambda result: result.ratio)
 
 
-def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> _Result | None:
+def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> Result | None:
     rows = [row for row in rows if row["against"] == name]
     ours, theirs = pair(rows)
     if ours is None or theirs is None:
@@ -158,12 +167,12 @@ def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> _Result
         if least is None:
             return None
         time_us = least
-    return _Result(nbytes, placement, time_us / ours["time_us"], ours["time_us"], time_us, name)
+    return Result(nbytes, placement, time_us / ours["time_us"], ours["time_us"], time_us, name)
 
 
-def _of_lists(rows: list[Row], nbytes: int, placement: str) -> _Result | None:
+def _of_lists(rows: list[Row], nbytes: int, placement: str) -> Result | None:
     one = [row["time_us"] for row in rows if row["tensors"] == 1]
     lists = [row["time_us"] for row in rows if row["tensors"] > 1]
     if not one or not lists:
         return None
-    return _Result(nbytes, placement, min(one) / min(lists), min(lists), min(one), "one tensor")
+    return Result(nbytes, placement, min(one) / min(lists), min(lists), min(one), "one tensor")

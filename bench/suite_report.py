@@ -1,0 +1,171 @@
+"""Puts several runs of the suite together: the tables of docs/performance.md, and its picture.
+
+    python bench/allreduce.py --vs all --json run1.json   # and run2.json, run3.json
+    python bench/suite_report.py run1.json run2.json run3.json --plot docs/performance.png
+
+Of each run the ratios are taken by themselves; the tables show the median of the runs and, in brackets, the lowest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import limit
+import suite
+from cases import LIMIT, format_size
+from table import Row, number, pair
+
+PANELS = (
+    ("private", "c", "near"),
+    ("private", "c", "far"),
+    ("symmetric", "c", "near"),
+    ("tcp", "c", "near"),
+    ("crowded", "c", None),
+    ("broadcast", "c", "near"),
+)
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
+_MARKERS = "osD^vPX*"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what --json has written")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw all peers over ours there")
+    arguments = parser.parse_args()
+    runs = [json.loads(file.read_text(encoding="utf-8"))["rows"] for file in arguments.files]
+    print(aims_as_markdown(runs))
+    for section in suite.SECTIONS.values():
+        levels = ("c", "python") if section.level == "both" else ("c",)
+        for level in levels if section.tensors == 1 else ():
+            print(f"\n{section.title}, level {level}\n\n{section_as_markdown(runs, section, level)}")
+    if arguments.plot:
+        draw(runs, arguments.plot)
+    return 0
+
+
+def aims_as_markdown(runs: list[list[Row]]) -> str:
+    """What was aimed at and what each run reached."""
+    lines = [
+        "| | level | cores | sizes | over | aim | reached, by run | |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for aim in suite.AIMS:
+        least = [suite.least(rows, aim) for rows in runs]
+        found = [result for result in least if result is not None]
+        sizes = format_size(aim.first) + (f" to {format_size(aim.last)}" if aim.last != aim.first else "")
+        reached = ", ".join(f"{result.ratio:.2f}" if result else "-" for result in least)
+        held = bool(found) and statistics.median(result.ratio for result in found) >= aim.floor
+        worst = min(found, key=lambda result: result.ratio, default=None)
+        where = f"{format_size(worst.nbytes)}, {worst.who}" if worst else ""
+        mark = "" if held else f"**missed** ({where})" if found else "not seen"
+        what = (suite.SECTIONS[aim.section].title, aim.level, aim.placement or "any", sizes, aim.over)
+        lines.append(f"| {' | '.join(what)} | {aim.floor:.2f} | {reached} | {mark} |")
+    return "\n".join(lines)
+
+
+def section_as_markdown(runs: list[list[Row]], section: suite.Section, level: str) -> str:
+    """Times of ours, and each peer's over ours."""
+    found = _collect(runs, section, level)
+    names = list(dict.fromkeys(name for _, peers in found.values() for name in peers))
+    head = ["size", "cores", "ours, us", *names]
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    for (nbytes, placement), (ours, peers) in sorted(found.items()):
+        cells = [format_size(nbytes), placement, number(statistics.median(ours))]
+        for name in names:
+            ratios = peers.get(name)
+            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+Found = dict[tuple[int, str], tuple[list[float], dict[str, list[float]]]]
+
+
+def _collect(runs: list[list[Row]], section: suite.Section, level: str) -> Found:
+    """By size and placement: the times of ours, and the ratios of each peer. The limit counts as a peer."""
+    found: Found = {}
+    for rows in runs:
+        for nbytes, placement, name, ours, theirs in _pairs(section.rows(rows), level):
+            times, peers = found.setdefault((nbytes, placement), ([], {}))
+            times.append(ours)
+            peers.setdefault("limit" if name == LIMIT else name, []).append(theirs / ours)
+    return found
+
+
+def _pairs(rows: list[Row], level: str) -> Iterator[tuple[int, str, str, float, float]]:
+    rows = [row for row in rows if row["level"] == level and row["placement"] in ("near", "far")]
+    for name in dict.fromkeys(row["against"] for row in rows if row["against"]):
+        of_run = [row for row in rows if row["against"] == name]
+        for nbytes, placement in dict.fromkeys((row["bytes"], row["placement"]) for row in of_run):
+            here = [row for row in of_run if (row["bytes"], row["placement"]) == (nbytes, placement)]
+            ours, theirs = pair(here)
+            if ours is None:
+                continue
+            time_us = limit.of_row(ours, of_run) if name == LIMIT else theirs["time_us"] if theirs else None
+            if time_us is not None:
+                yield nbytes, placement, name, ours["time_us"], time_us
+
+
+def draw(runs: list[list[Row]], path: Path) -> None:
+    """Each peer's time over ours, against size."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    figure, axes = pyplot.subplots(2, 3, figsize=(15, 8.5), constrained_layout=True)
+    styles: dict[str, dict[str, Any]] = {}
+    for panel, (key, level, placement) in zip(axes.flat, PANELS, strict=True):
+        section = suite.SECTIONS[key]
+        found = _collect(runs, section, level)
+        lines: dict[str, list[tuple[int, float]]] = {}
+        for (nbytes, where), (_, peers) in sorted(found.items()):
+            # Where placements are not told apart, the one that most runs were in.
+            if where == (placement or "near"):
+                for name, ratios in peers.items():
+                    lines.setdefault(name, []).append((nbytes, statistics.median(ratios)))
+        for name, points in lines.items():
+            if name not in styles:
+                i = len([n for n in styles if n != "limit"])
+                styles[name] = (
+                    {"color": "#000000", "linestyle": ":"}
+                    if name == "limit"
+                    else {
+                        "color": _COLOURS[i % len(_COLOURS)],
+                        "marker": _MARKERS[i % len(_MARKERS)],
+                        "markersize": 4.5,
+                    }
+                )
+            xs, ys = zip(*points, strict=True)
+            panel.plot(xs, ys, label=name, linewidth=1.5, **styles[name])
+        panel.axhline(1.0, color="#444444", linewidth=1)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.set_xticks([size for size in section.sizes if size != 64])
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_size(int(value))))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.tick_params(axis="x", labelsize=8, rotation=30)
+        panel.grid(visible=True, alpha=0.3)
+        panel.set_title(section.title + (f", cores {placement}" if placement else ""), fontsize=11)
+    for panel in axes[:, 0]:
+        panel.set_ylabel("time over ours (above 1: ours is faster)")
+    handles = {}
+    for panel in axes.flat:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), fontsize=10)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
