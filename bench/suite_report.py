@@ -31,6 +31,7 @@ PANELS = (
 )
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 _MARKERS = "osD^vPX*"
+_HIGHEST = 64.0  # ratios beyond are not drawn: nobody compares by them
 
 
 def main() -> int:
@@ -148,10 +149,12 @@ def draw(runs: list[list[Row]], path: Path) -> None:
             panel.plot(xs, ys, label=name, linewidth=1.5, **styles[name])
         panel.axhline(1.0, color="#444444", linewidth=1)
         panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
+        panel.set_yscale("log", base=2)
+        panel.set_ylim(top=min(_HIGHEST, panel.get_ylim()[1]))
         panel.set_xticks([size for size in section.sizes if size != 64])
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_size(int(value))))
         panel.xaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_minor_locator(NullLocator())
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panel.tick_params(axis="x", labelsize=8, rotation=30)
         panel.grid(visible=True, alpha=0.3)
