@@ -27,7 +27,7 @@ enum {
   kReceived = 512 << 10,  // bytes that a broadcast copies at once
   kBox = 512 << 10,       // bytes, for a batch of small calls
   kBoxes = 3,             // of a rank: the first is its own to fill, the others come from the peer
-  kWindow = 256 << 10,    // bytes of TCP under way, beyond which they leave the caches
+  kWindow = 1 << 20,      // bytes of TCP under way: the more the kernel gets at once, the faster
   kReceive = 128 << 10,   // bytes taken from the socket at once
   kHuge = 2 << 20,
 };

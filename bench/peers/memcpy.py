@@ -198,6 +198,7 @@ def join() -> tuple[int, int, Callable[[Any], Any]]:
         connection = socket.create_connection(("127.0.0.1", port))
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # as ours: no pacing
     driver = Driver.open(library, memory, connection, rank, capacity)
     _sessions.append(_Session(driver, settings["memory"], settings["transport"]))
     return rank, size, share
