@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from bench_runs import BENCH
 from pool import Pools, make_group
 
 # Inherited by every process that a test starts, and by those that they start: finds those that outlived it.
@@ -107,3 +110,14 @@ def groups() -> Iterator[object]:
     for group in made:
         group.broken = True  # whatever has become of them
         group.close()
+
+
+@pytest.fixture
+def bench_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Loads a module of bench/, whose names are too common to be left around."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
 import os
 import signal
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_runs import BENCH, run_bench
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+bench = functools.partial(run_bench, timeout=120)
 KEYS = {
     *(
         "collective",
@@ -35,28 +36,6 @@ KEYS = {
     *("time_us", "time_us_p99", "algbw_gbs", "busbw_gbs", "wrong", "bytes_by_transport"),
 }
 QUICK = ["--duration", "0.02", "--timeout", "60"]
-
-
-def bench(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCH / "allreduce.py"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | (environment or {}),
-    )
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """Loads a module of the bench, whose names are too common to be left around."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
-            del sys.modules[name]
 
 
 def test_all_algorithms_of_four_ranks(tmp_path):
@@ -196,8 +175,8 @@ def test_a_rank_that_dies_ends_the_run(tmp_path):
     assert "Traceback" not in errors
 
 
-def test_wrong_results_are_counted(module):
-    check = module("check")
+def test_wrong_results_are_counted(bench_module):
+    check = bench_module("check")
     for dtype in map(np.dtype, ("float16", "float32", "float64", "int8", "uint64", "bool")):
         inputs = [check.pattern(dtype, "sum", (1, rank)) for rank in range(3)]
         expected, tolerance = check.model("all_reduce", "sum", inputs)
@@ -212,8 +191,8 @@ def test_wrong_results_are_counted(module):
             assert check.count_wrong(x, expected, tolerance) == len(corrupted) + 1
 
 
-def test_a_missing_contribution_is_wrong(module):
-    check = module("check")
+def test_a_missing_contribution_is_wrong(bench_module):
+    check = bench_module("check")
     inputs = [check.pattern(np.dtype(np.float32), "sum", (1, rank), 100) for rank in range(4)]
     for op in ("sum", "avg", "prod", "min", "max"):
         expected, tolerance = check.model("all_reduce", op, inputs)
@@ -224,8 +203,8 @@ def test_a_missing_contribution_is_wrong(module):
     assert check.count_wrong(inputs[3] + (inputs[2] + (inputs[1] + inputs[0])), expected, tolerance) == 0
 
 
-def test_sizes(module):
-    cases = module("cases")
+def test_sizes(bench_module):
+    cases = bench_module("cases")
     assert [cases.parse_size(text) for text in ("8", "1K", "4M", "1G", "1.5k", "2MiB")] == [
         *(8, 1 << 10, 4 << 20, 1 << 30, 1536, 2 << 20)
     ]
@@ -235,15 +214,15 @@ def test_sizes(module):
     assert cases.format_size(3 << 19) == "1.5 MiB"
 
 
-def test_bandwidths_are_those_of_nccl_tests(module):
-    factor = module("cases").bus_factor
+def test_bandwidths_are_those_of_nccl_tests(bench_module):
+    factor = bench_module("cases").bus_factor
     assert factor("all_reduce", 4) == 1.5
     assert factor("all_reduce", 1) == 0
     assert factor("broadcast", 4) == factor("reduce", 4) == 1
 
 
-def test_placements_are_kept_apart(module):
-    results = module("results")
+def test_placements_are_kept_apart(bench_module):
+    results = bench_module("results")
     data = results.CaseData()
     times = np.array([1.0, 2.0])
     for _ in range(results.ENOUGH_BLOCKS):
@@ -256,15 +235,15 @@ def test_placements_are_kept_apart(module):
     assert len(data.mixed) == 1
 
 
-def test_a_case_always_has_a_row(module):
-    results = module("results")
+def test_a_case_always_has_a_row(bench_module):
+    results = bench_module("results")
     data = results.CaseData()
     data.add(np.array([1.0]), "near", "far", 0.01, 1e-6)
     assert list(data.placements()) == ["unknown"]
 
 
-def test_a_peer_is_compared_at_its_best(module):
-    table = module("table")
+def test_a_peer_is_compared_at_its_best(bench_module):
+    table = bench_module("table")
     row = {"bytes": 8, "level": "c", "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0}
     rows = [
         row,
@@ -278,9 +257,9 @@ def test_a_peer_is_compared_at_its_best(module):
     assert lines[2].endswith("0.50  <- slower")
 
 
-def test_the_best_of_several_peers(module):
+def test_the_best_of_several_peers(bench_module):
     """Ratios are taken within the run of each peer, whatever the times in the others are."""
-    table = module("table")
+    table = bench_module("table")
     row = {"bytes": 8, "placement": "near", "peer": None, "algorithm": "auto", "time_us": 1.0, "against": "a"}
     row |= {"level": "c"}
     rows = [

@@ -9,12 +9,12 @@ import os
 from pathlib import Path
 
 import pytest
-from test_bench import QUICK, bench, module  # noqa: F401 (a fixture)
+from test_bench import QUICK, bench
 
 
 @pytest.fixture
-def install(module):  # noqa: F811
-    return module("peers.install")
+def install(bench_module):
+    return bench_module("peers.install")
 
 
 def _answer(library: Path) -> int:
@@ -46,8 +46,8 @@ def test_a_library_that_changes_is_linked_again(install, tmp_path):
     assert install.driver(tmp_path, str(source), [], [library]) != first
 
 
-def test_no_compiler_and_a_source_that_does_not_compile(install, module, monkeypatch, tmp_path):  # noqa: F811
-    error = module("peers").PeerMissingError
+def test_no_compiler_and_a_source_that_does_not_compile(install, bench_module, monkeypatch, tmp_path):
+    error = bench_module("peers").PeerMissingError
     with pytest.raises(error, match=r"(?s)gloo\.cc could not be compiled.*error: .*from_blob\.h"):
         install.driver(tmp_path, "gloo.cc", ["-std=c++20"], [])
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -56,18 +56,18 @@ def test_no_compiler_and_a_source_that_does_not_compile(install, module, monkeyp
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_the_openmpi_of_debian_is_asked_for(module, monkeypatch, tmp_path):  # noqa: F811
-    peer = module("peers.openmpi_debian")
+def test_the_openmpi_of_debian_is_asked_for(bench_module, monkeypatch, tmp_path):
+    peer, missing = bench_module("peers.openmpi_debian"), bench_module("peers").PeerMissingError
     monkeypatch.setattr(peer, "_MPIRUN", tmp_path / "mpirun.openmpi")
-    with pytest.raises(module("peers").PeerMissingError, match="apt-get install openmpi-bin"):
+    with pytest.raises(missing, match="apt-get install openmpi-bin"):
         peer.locate(None)
     (tmp_path / "mpirun.openmpi").touch()
-    with pytest.raises(module("peers").PeerMissingError, match=r"python bench/peers/openmpi_debian\.py --install"):
+    with pytest.raises(missing, match=r"python bench/peers/openmpi_debian\.py --install"):
         peer.locate(tmp_path)
 
 
-def test_what_oneccl_does_not_do(module):  # noqa: F811
-    peer, config_type = module("peers.oneccl"), module("cases").Config
+def test_what_oneccl_does_not_do(bench_module):
+    peer, config_type = bench_module("peers.oneccl"), bench_module("cases").Config
     values = dict.fromkeys((field.name for field in dataclasses.fields(config_type)), None)
     config = config_type(**values | {"collective": "all_reduce", "op": "sum", "dtype": "bfloat16"})
     assert peer.unsupported(config) == ""
@@ -81,10 +81,10 @@ def test_what_oneccl_does_not_do(module):  # noqa: F811
 @pytest.mark.parametrize(
     "arguments", [["--op", "max"], ["--collective", "broadcast"], ["--dtype", "int32"], ["-n", 3]], ids=str
 )
-def test_a_peer_is_right_at_c_level(module, tmp_path, name, arguments):  # noqa: F811
+def test_a_peer_is_right_at_c_level(bench_module, tmp_path, name, arguments):
     try:
-        module("peers").load(name).locate(None)
-    except module("peers").PeerMissingError as error:
+        bench_module("peers").load(name).locate(None)
+    except bench_module("peers").PeerMissingError as error:
         pytest.skip(str(error))
     rows_file = tmp_path / "out.json"
     sizes = ["-b", 8, "-e", "1M", "-f", 1 << 17]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import json
 import mmap
 import os
@@ -14,23 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_runs import BENCH
 from collectives import _core
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
 HUGE = 2 << 20
 BOX = 512 << 10
 CONFIG_REST = (False, 1.0, 1.0, 1)  # check, timeout, duration, seed
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """Loads a module of the bench, whose names are too common to be left around."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
-            del sys.modules[name]
 
 
 class Pair:
@@ -77,8 +66,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(module, tmp_path):
-    both = Pair(module("peers.memcpy"), tmp_path)
+def pair(bench_module, tmp_path):
+    both = Pair(bench_module("peers.memcpy"), tmp_path)
     yield both
     both.close()
 
@@ -140,8 +129,8 @@ def numbers(count, seed):
         ({"meet": 1.6, "flag": 6.4}, ("all_reduce", "private", "shm+tcp", 8), None),
     ],
 )
-def test_formulas(module, times, case, expected):
-    limit = module("limit")
+def test_formulas(bench_module, times, case, expected):
+    limit = bench_module("limit")
     found = limit.limit_us(times, *case, 2)
     assert found == (None if expected is None else pytest.approx(expected))
     assert limit.limit_us(times, *case, 3) is None
@@ -149,7 +138,7 @@ def test_formulas(module, times, case, expected):
         assert set(limit.primitives(*case, 2)) == set(times)
 
 
-def test_times_of_a_placement(module):
+def test_times_of_a_placement(bench_module):
     row = {"peer": "memcpy", "bytes": 8192, "placement": "near", "algorithm": "push", "time_us": 1.0}
     rows = [
         row,
@@ -158,7 +147,7 @@ def test_times_of_a_placement(module):
         row | {"peer": None, "algorithm": "auto"},
         row | {"bytes": 8},
     ]
-    assert module("limit").times(rows, 8192, "far") == {"push": 2.0, "empty": 0.5}
+    assert bench_module("limit").times(rows, 8192, "far") == {"push": 2.0, "empty": 0.5}
 
 
 @pytest.mark.parametrize("count", [2, 16, 37, 4096, 100003])
@@ -203,8 +192,8 @@ def test_push(pair, count):
         assert np.array_equal(pair.buffer(rank, count), inputs[0] + inputs[1])
 
 
-def test_what_moves_one_way(pair, module):
-    limit = module("limit")
+def test_what_moves_one_way(pair, bench_module):
+    limit = bench_module("limit")
     count = 2 * limit.RECEIVED // 4
     values = numbers(count, 1)
     pair.buffer(0, count)[:] = values
@@ -225,8 +214,8 @@ def test_what_moves_one_way(pair, module):
     assert (x[:-piece] == 5).all()
 
 
-def test_flags(pair, module):
-    limit = module("limit")
+def test_flags(pair, bench_module):
+    limit = bench_module("limit")
     xs = [np.zeros(2, np.float32)] * 2
     pair.together("flag", xs)
     rounds = limit.FLAGS_PER_CALL // 2
@@ -262,8 +251,8 @@ def test_over_tcp(pair, count):
         (["-b", "8", "-e", "64K", "-f", "8192", "--collective", "broadcast"], "shm"),
     ],
 )
-def test_runs(tmp_path, module, arguments, transport):
-    limit = module("limit")
+def test_runs(tmp_path, bench_module, arguments, transport):
+    limit = bench_module("limit")
     file = tmp_path / "rows.json"
     command = [sys.executable, str(BENCH / "allreduce.py"), "--vs", "memcpy", "--level", "c", *arguments]
     run = subprocess.run(
@@ -288,10 +277,10 @@ def test_runs(tmp_path, module, arguments, transport):
         assert found > 0
 
 
-def test_what_it_cannot_do(module, monkeypatch, tmp_path):
-    memcpy, cases = module("peers.memcpy"), module("cases")
+def test_what_it_cannot_do(bench_module, monkeypatch, tmp_path):
+    memcpy, cases = bench_module("peers.memcpy"), bench_module("cases")
     config = cases.Config(*("all_reduce", ("auto",), False, (8,), 2, "shm", "private", "float32", "sum"), *CONFIG_REST)
-    change = module("dataclasses").replace
+    change = dataclasses.replace
     assert memcpy.unsupported(config) == ""
     for name, value, words in [
         ("dtype", "float64", "float32"),
@@ -301,7 +290,7 @@ def test_what_it_cannot_do(module, monkeypatch, tmp_path):
     ]:
         assert words in memcpy.unsupported(change(config, **{name: value}))
     assert memcpy.locate(None) == Path(sys.prefix)
-    missing = module("peers").PeerMissingError
+    missing = bench_module("peers").PeerMissingError
     with pytest.raises(missing, match="without =/nowhere"):
         memcpy.locate(Path("/nowhere"))
     with pytest.raises(missing, match="failed with exit code"):
@@ -313,14 +302,14 @@ def test_what_it_cannot_do(module, monkeypatch, tmp_path):
         memcpy.build(tmp_path)
 
 
-def test_what_is_prepared_is_not_timed(module):
+def test_what_is_prepared_is_not_timed(bench_module):
     """The bench's loop calls `before` once per round and the function once per call, with the same arguments."""
-    ctypes = module("ctypes")
+    ctypes = bench_module("ctypes")
     calls = []
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
     function, before = (kind(lambda a, b, name=name: calls.append((name, a, b)) or 0) for name in ("call", "before"))
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in (function, before)]
-    (comm,) = module("collectives").local_group(1)
+    (comm,) = bench_module("collectives").local_group(1)
     times = _core._time_function(comm, [], 2, 3, addresses[0], (5, 7), addresses[1], None)
     assert len(times) == 2
     assert calls == [("before", 5, 7), *[("call", 5, 7)] * 3] * 2
@@ -328,8 +317,8 @@ def test_what_is_prepared_is_not_timed(module):
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_what_is_prepared_takes_the_place_of_rewriting(module, prepared):
-    ctypes, timed, cases, peers = (module(name) for name in ("ctypes", "timed", "cases", "peers"))
+def test_what_is_prepared_takes_the_place_of_rewriting(bench_module, prepared):
+    ctypes, timed, cases, peers = (bench_module(name) for name in ("ctypes", "timed", "cases", "peers"))
     seen = []
     x = np.full(4, 7, np.float32)
     function = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: seen.append(float(x[0])) or 0)
@@ -345,7 +334,7 @@ def test_what_is_prepared_takes_the_place_of_rewriting(module, prepared):
     config = cases.Config(
         *("all_reduce", ("auto",), False, (16,), 1, "local", "private", "float32", "sum"), *CONFIG_REST
     )
-    (comm,) = module("collectives").local_group(1)
+    (comm,) = bench_module("collectives").local_group(1)
     timed.theirs(comm, config, cases.Case("way", 4, 16, "memcpy", "c"), x, OneFunction).rounds(1, 1)
     comm.close()
     assert seen == ([7, 7] if prepared else [0])

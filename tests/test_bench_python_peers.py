@@ -5,24 +5,14 @@ Their packages are those that the tests have anyway: what `--install` makes is i
 
 from __future__ import annotations
 
+import functools
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from bench_runs import run_bench
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
-
-
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCH / "allreduce.py"), "--duration", "0.02", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+bench = functools.partial(run_bench, "--duration", 0.02)
 
 
 @pytest.fixture

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from bench_runs import run_bench
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
-
-
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCH / "allreduce.py"), "--duration", "0.02", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+bench = functools.partial(run_bench, "--duration", 0.02)
 
 
 @pytest.fixture
-def suite(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    before = set(sys.modules)
-    yield importlib.import_module("suite")
-    for name in set(sys.modules) - before:
-        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
-            del sys.modules[name]
+def suite(bench_module):
+    return bench_module("suite")
 
 
 def row(section, **other):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_runs import run_bench
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+bench = functools.partial(run_bench, program="tensorflow_step.py", timeout=280)
 CONTENDERS = {
     "2 replicas": {
         *("one device", "hierarchical copy", "ring", "tf one device", "tf hierarchical copy", "tf default"),
@@ -19,27 +17,6 @@ CONTENDERS = {
     },
     "2 workers": {"tf ring", "shm", "tcp", "no all-reduce"},
 }
-
-
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCH / "tensorflow_step.py"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """Loads a module of the bench, whose names are too common to be left around."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
-            del sys.modules[name]
 
 
 @pytest.mark.parametrize("group", CONTENDERS)
@@ -64,8 +41,8 @@ def test_small_run(group, tmp_path):
     assert [ratio["met"] is None for ratio in report["ratios"]] == [r["target"] is None for r in report["ratios"]]
 
 
-def test_ratios(module):
-    report = module("tensorflow_report")
+def test_ratios(bench_module):
+    report = bench_module("tensorflow_report")
     ours = report.Case("8 replicas", "ring", "all-reduce")
     theirs = report.Case("8 replicas", "tf default", "all-reduce")
     nothing = report.Case("8 replicas", report.NOTHING, "all-reduce")
@@ -91,8 +68,8 @@ def test_ratios(module):
     assert "other programs took 50%" in text
 
 
-def test_the_model_learns_and_its_gradients_are_right(module):
-    model = module("tensorflow_model")
+def test_the_model_learns_and_its_gradients_are_right(bench_module):
+    model = bench_module("tensorflow_model")
     losses = model.losses()
     assert len(losses) == model.CHECKED_STEPS
     assert losses == sorted(losses, reverse=True)
