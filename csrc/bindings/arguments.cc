@@ -1,7 +1,10 @@
 #include "bindings/arguments.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
+#include <vector>
 
 #include "bindings/arrays.h"
 #include "core/algorithm.h"
@@ -109,6 +112,42 @@ bool is_plain_array(PyObject* object) {
   return PyArray_CheckExact(object) && is_plain(reinterpret_cast<PyArrayObject*>(object));
 }
 
+// Whether two of the spans share bytes.
+bool overlap(const std::vector<Span>& spans) {
+  thread_local std::vector<Span> sorted;
+  sorted.clear();
+  std::ranges::copy_if(spans, std::back_inserter(sorted), [](const Span& span) { return span.bytes > 0; });
+  std::ranges::sort(sorted, {}, &Span::data);
+  return std::ranges::adjacent_find(sorted, [](const Span& a, const Span& b) { return a.data + a.bytes > b.data; }) !=
+         sorted.end();
+}
+
+// A list of plain arrays of one type that may be written, reduced in place.
+bool plain_list(PyObject* list, Call* call) {
+  const Py_ssize_t size = PyList_GET_SIZE(list);
+  call->input.clear();
+  int type = -1;
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* item = PyList_GET_ITEM(list, i);
+    if (!is_plain_array(item)) {
+      return false;
+    }
+    auto* array = reinterpret_cast<PyArrayObject*>(item);
+    const int own = dtype_of(array);
+    if (own < 0 || (i > 0 && own != type) || !PyArray_ISWRITEABLE(array)) {
+      return false;
+    }
+    type = own;
+    call->input.push_back(span_of(array));
+  }
+  if (size == 0 || overlap(call->input)) {
+    return false;
+  }
+  call->dtype = static_cast<DType>(type);
+  call->output.assign(call->input.begin(), call->input.end());
+  return true;
+}
+
 bool same_shape(PyArrayObject* a, PyArrayObject* b) {
   return PyArray_TYPE(a) == PyArray_TYPE(b) && PyArray_NDIM(a) == PyArray_NDIM(b) &&
          PyArray_CompareLists(PyArray_DIMS(a), PyArray_DIMS(b), PyArray_NDIM(a));
@@ -181,6 +220,9 @@ bool CallArguments::plain(Collective kind, Call* call) const {
     call->input.clear();
     call->output.clear();
     return true;
+  }
+  if (PyList_CheckExact(x)) {
+    return !given(out) && plain_list(x, call) && has_kernel(call->op, call->dtype) && call->op != Op::kPremulSum;
   }
   if (!is_plain_array(x)) {
     return false;

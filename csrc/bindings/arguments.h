@@ -20,8 +20,8 @@ struct CallArguments {
   PyObject* name = nullptr;
   PyObject* factor = nullptr;
 
-  // Fills `call` and returns true when the call is blocking and works on one plain array in place, or on two. Anything
-  // else, also anything wrong, is for the general path.
+  // Fills `call` and returns true when the call is blocking and works on one plain array in place or on two, or on a
+  // list of plain arrays in place. Anything else, also anything wrong, is for the general path.
   bool plain(Collective kind, Call* call) const;
 };
 

@@ -85,7 +85,7 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
 // and taking it again costs as much as the whole collective. Threads of one process need the lock to get here at all.
 bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& work) {
   constexpr std::int64_t kBriefBytes = 16 << 10;
-  const bool brief = call.input.empty() || call.input[0].bytes <= kBriefBytes;
+  const bool brief = call.input.empty() || (call.input.size() == 1 && call.input[0].bytes <= kBriefBytes);
   if (brief && !communicator.options().threads) {
     return communicator.run(call, work);
   }
@@ -123,6 +123,9 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
     return call_general(self, kind_name, a);
   }
   Communicator& communicator = *reinterpret_cast<PyCommunicator*>(self)->communicator;
+  // The caller holds the list, but another thread may take arrays out of it.
+  const bool list = a.x != nullptr && PyList_CheckExact(a.x);
+  const py::object held = list ? py::reinterpret_steal<py::object>(PyList_AsTuple(a.x)) : py::object();
   try {
     std::shared_ptr<Work> work;
     if (!run(communicator, call, work)) {
