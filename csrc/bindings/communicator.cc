@@ -126,6 +126,9 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
   // The caller holds the list, but another thread may take arrays out of it.
   const bool list = a.x != nullptr && PyList_CheckExact(a.x);
   const py::object held = list ? py::reinterpret_steal<py::object>(PyList_AsTuple(a.x)) : py::object();
+  if (list && !held) {
+    return nullptr;
+  }
   try {
     std::shared_ptr<Work> work;
     if (!run(communicator, call, work)) {
