@@ -367,7 +367,7 @@ class TestNumbers:
 
 
 def test_a_crowd_is_more_ranks_than_cores_on_some_machine():
-    a, b = {"hostname": "a", "replicas": None}, {"hostname": "b", "replicas": None}
+    a, b = {"machine": "a", "replicas": None}, {"machine": "b", "replicas": None}
     bound = [a | {"cores": [0]}, a | {"cores": [1]}]
     assert not is_crowded(bound)
     assert is_crowded([*bound, a | {"cores": [0, 1]}])

@@ -30,14 +30,19 @@ constexpr std::size_t kMostArguments = 6;
 using Function = int (*)(std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
                          std::uintptr_t);
 
-std::vector<Span> spans_of(const std::vector<py::object>& arrays) {
+// The memory of arrays of one type that may be written.
+std::vector<Span> spans_of(const std::vector<py::object>& arrays, DType* dtype) {
   std::vector<Span> spans;
-  for (const py::object& array : arrays) {
-    auto* object = reinterpret_cast<PyArrayObject*>(array.ptr());
-    if (!PyArray_Check(object) || !is_plain(object)) {
-      throw ArgumentError("timing needs contiguous arrays in native byte order");
+  int type = -1;
+  for (const py::object& item : arrays) {
+    auto* array = reinterpret_cast<PyArrayObject*>(item.ptr());
+    const bool usable = PyArray_Check(array) && is_plain(array) && PyArray_ISWRITEABLE(array) && dtype_of(array) >= 0;
+    if (!usable || (type >= 0 && dtype_of(array) != type)) {
+      throw ArgumentError("timing needs contiguous arrays of one element type that can be written");
     }
-    spans.push_back(span_of(object));
+    type = dtype_of(array);
+    *dtype = static_cast<DType>(type);
+    spans.push_back(span_of(array));
   }
   return spans;
 }
@@ -92,11 +97,8 @@ std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::ob
   Call call;
   call.collective = parse_collective(collective);
   call.op = parse_op(op);
-  if (!arrays.empty()) {
-    call.dtype = static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(arrays[0].ptr())));
-  }
+  call.input = spans_of(arrays, &call.dtype);
   call.algorithm = algorithm_number(call.problem(), algorithm, communicator.topology());
-  call.input = spans_of(arrays);
   call.output = call.input;
   const Unlocked unlocked;
   return time_rounds(communicator, call.input, rounds, batch, [] {}, [&] { run(communicator, call); });
@@ -106,7 +108,8 @@ std::vector<std::int64_t> time_function(py::handle c, const std::vector<py::obje
                                         std::uintptr_t address, const std::vector<std::uintptr_t>& arguments,
                                         std::uintptr_t before, py::handle /*held*/) {
   Communicator& communicator = communicator_of(c);
-  const std::vector<Span> spans = spans_of(arrays);
+  DType dtype = DType::kFloat32;
+  const std::vector<Span> spans = spans_of(arrays, &dtype);
   if (address == 0 || arguments.size() > kMostArguments) {
     throw ArgumentError("a function of at most 6 arguments is needed, not one of " + std::to_string(arguments.size()));
   }

@@ -161,7 +161,7 @@ void bind_verify_testing(py::module_& m) {
     m.def(name, function, py::arg("collective"), py::arg("algorithm"), py::arg("size"), py::arg("root") = 0,
           py::arg("count") = 1, py::arg("dtype") = "float32", py::arg("memory") = "private",
           py::arg("hosts") = std::vector<int>(), py::arg("lengths") = std::vector<std::int64_t>(), py::arg("slots") = 4,
-          py::arg("slot_bytes") = 512 << 10, py::arg("segment_bytes") = 256 << 10, py::arg("inline_bytes") = 40,
+          py::arg("slot_bytes") = 512 << 10, py::arg("segment_bytes") = 512 << 10, py::arg("inline_bytes") = 40,
           more...);
   };
   using Text = const std::string&;

@@ -90,9 +90,10 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
 void Communicator::keep_spare(std::shared_ptr<Work> work) {
   // A large scratch area is not kept for later calls that need none.
   constexpr std::size_t kKeepBytes = 8 << 20;
-  if (work->scratch.size() <= kKeepBytes) {
-    spare_ = std::move(work);
+  if (work->scratch.size() > kKeepBytes) {
+    work->scratch = {};
   }
+  spare_ = std::move(work);
 }
 
 std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {

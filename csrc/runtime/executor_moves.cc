@@ -80,7 +80,7 @@ void Executor::move(Work& work, const Step& step) {
     if (step.kind == StepKind::kCopy && destinations.size() == 1 && !sources[0].take) {
       std::byte* const source = address(work, sources[0], 0);
       std::byte* const destination = address(work, destinations[0], 0);
-      if (destination != source) {
+      if (destination != source && step.length > 0) {
         std::memcpy(destination, source, step.length);
       }
       return;
@@ -148,7 +148,9 @@ Progress Executor::run_small(Work& work, int spins) {
   };
   if (work.step == 0) {
     const Operand& own = schedule.destinations(schedule.steps[0])[0];
-    std::memcpy(published(own), work.input.spans[0].data, bytes);
+    if (bytes > 0) {
+      std::memcpy(published(own), work.input.spans[0].data, bytes);
+    }
     signal_header(work);
     if (own.region == Region::kBox) {
       fetch_lines_to_write(domain_->box(rank_, work.base + kAhead), std::min(bytes, kFetchAhead));

@@ -57,7 +57,8 @@ bool is_small_exchange(const Schedule& s) {
          is_whole(s.destinations(put)[0], {Region::kInline, Region::kBox}) &&
          is_whole(s.destinations(combine)[0], {Region::kOutput}) &&
          std::ranges::all_of(s.sources(combine), [&](const Operand& operand) {
-           return is_whole(operand, {Region::kInput, Region::kInline, Region::kBox});
+           return is_whole(operand, {Region::kInput, Region::kInline, Region::kBox}) &&
+                  !(operand.take && operand.region == Region::kInput);
          });
 }
 

@@ -84,6 +84,7 @@ void TcpLink::open(Stream& stream) {
     s.key = stream.key;
   } else if (s.stream == nullptr) {
     --unknown_;
+    unknown_bytes_ -= s.received;
     note_taken();
     stream.peer_seen = true;
     stream.peer_signature = s.peer_signature;
@@ -107,6 +108,7 @@ void TcpLink::close(Stream& stream) {
   if (current_ == s) {
     current_ = nullptr;
   }
+  ahead_ -= s->heard ? 0 : s->sent;
   open_.erase(std::find(open_.begin(), open_.end(), s));
   streams_.erase(streams_.find(stream.key));
 }
@@ -124,6 +126,7 @@ void TcpLink::forget(std::uint32_t communicator) {
       return false;
     }
     --unknown_;
+    unknown_bytes_ -= s.received;
     note_taken();  // the peer may begin others instead
     if (current_ == &s) {
       current_ = nullptr;

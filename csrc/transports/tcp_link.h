@@ -1,7 +1,7 @@
 // A message link over a connected stream socket. The frames are described in wire.h.
 //
-// Flow control. Of every stream a sender has at most kEagerBytes in flight until it has heard the peer on that stream
-// (which proves that the peer opened it), then kWindowBytes. "In flight" means not yet consumed: delivered into a
+// Flow control. Of every stream a sender has at most eager_bytes() in flight until it has heard the peer on that
+// stream (which proves that the peer opened it), then kWindowBytes; less when much is ahead already (kAheadBytes). "In flight" means not yet consumed: delivered into a
 // posted receive. Every frame of a stream carries how much its sender has consumed, so ranks that exchange data need no
 // frames of their own for that; a rank that only receives sends a credit frame per kCreditBytes consumed, while it has
 // receives posted. It also sends one, with no data consumed yet, when its receives add up to more than half the eager
@@ -116,6 +116,8 @@ class TcpLink : public Link {
   std::unordered_map<StreamKey, OpenedWindow, StreamKeyHash> opened_;  // by window_of()
   std::vector<std::uint32_t> forgotten_;                               // communicators, sorted
   std::size_t unknown_ = 0;
+  std::int64_t unknown_bytes_ = 0;     // of these, declared by the peer
+  std::int64_t ahead_ = 0;             // bytes sent on streams on which the peer has not been heard
   std::uint32_t streams_started_ = 0;  // by us
   std::uint32_t peer_taken_ = 0;       // of these, opened by the peer
   std::uint32_t streams_taken_ = 0;    // begun by the peer and opened here

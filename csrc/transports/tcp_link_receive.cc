@@ -240,6 +240,7 @@ void TcpLink::on_stream_frame(const wire::FrameHeader& h) {
   }
   if (h.first) {
     s.heard = true;
+    ahead_ -= s.sent;
     s.peer_signature = h.signature;
     if (s.stream != nullptr) {
       note_taken();
@@ -267,6 +268,11 @@ void TcpLink::on_stream_frame(const wire::FrameHeader& h) {
                   " > " + std::to_string(granted) + numbers(h));
     }
     s.received += h.length;
+    unknown_bytes_ += s.stream == nullptr ? h.length : 0;
+    if (unknown_bytes_ > wire::kMaxUnknownBytes) {
+      return fail("the peer has sent more than " + std::to_string(wire::kMaxUnknownBytes) +
+                  " bytes of streams that are not open here" + numbers(h));
+    }
   }
 }
 

@@ -76,7 +76,9 @@ bool TcpLink::credit_due(const TcpStream& s) const {
 // How many bytes of its first request the stream may send now.
 std::int64_t TcpLink::sendable(const TcpStream& s) const {
   const std::int64_t remaining = s.stream->sends.front()->remaining;
-  const std::int64_t limit = s.heard ? wire::kWindowBytes : wire::eager_bytes(s.key.communicator);
+  const std::int64_t limit = s.heard                      ? wire::kWindowBytes
+                             : ahead_ < wire::kAheadBytes ? wire::eager_bytes(s.key.communicator)
+                                                          : wire::kEagerMessageBytes;
   const std::int64_t window = limit - (s.sent - s.acked);
   if (window >= remaining) {
     return remaining;
@@ -106,6 +108,7 @@ void TcpLink::append_frame(FrameType type, TcpStream* s, std::int64_t length) {
     header.credit = static_cast<std::uint64_t>(s->consumed);
     s->announced = s->consumed;
     s->sent += length;
+    ahead_ += s->heard ? 0 : length;
   }
   std::byte encoded[wire::kHeaderBytes];
   wire::encode(header, encoded);

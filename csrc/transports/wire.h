@@ -29,8 +29,8 @@ inline constexpr std::uint32_t kMagic = 0x31434c43;  // "CLC1"
 inline constexpr std::size_t kHeaderBytes = 56;
 
 // What a sender may have in flight of one stream: before, and after, it knows that the peer has opened the stream.
-// Much at once is fast: an exchange of 512 KiB takes twice as long in pieces of 64 KiB. Of collectives few are begun
-// ahead of the peer; messages may be many.
+// Much at once is fast: an exchange of 512 KiB takes twice as long in pieces of 64 KiB. But streams that the peer has
+// not opened fill its memory, so of those only some may begin with much, see kAheadBytes.
 inline constexpr std::int64_t kWindowBytes = 1 << 20;
 inline constexpr std::int64_t kEagerBytes = 512 << 10;
 inline constexpr std::int64_t kEagerMessageBytes = 64 << 10;
@@ -45,6 +45,11 @@ inline std::int64_t eager_bytes(std::uint32_t communicator) {
 inline constexpr std::uint32_t kStreamsAhead = 2048;
 inline constexpr std::uint32_t kReceivesAhead = 3072;
 inline constexpr std::uint32_t kMaxUnknownStreams = 4096;
+// Once so much is in flight that the peer is not known to have opened, streams begin with kEagerMessageBytes. What a
+// receiver keeps for streams that nobody has opened follows from that.
+inline constexpr std::int64_t kAheadBytes = 64 << 20;
+inline constexpr std::int64_t kMaxUnknownBytes =
+    kAheadBytes + kEagerBytes + std::int64_t{kMaxUnknownStreams} * kEagerMessageBytes;
 inline constexpr std::size_t kMaxReportBytes = 64 << 10;
 
 enum class FrameType : std::uint8_t {

@@ -18,6 +18,7 @@ import os
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from . import _rendezvous
@@ -148,6 +149,7 @@ def _hand_over(
         person = {
             "pid": os.getpid(),
             "hostname": socket.gethostname(),
+            "machine": _machine(),
             "cores": sorted(os.sched_getaffinity(0)),
             "transport": environment.transport,
             "replicas": environment.replicas,
@@ -183,6 +185,14 @@ def _hand_over(
     if environment.transport == "shm":
         _check_all_mapped(meeting.rank, people, pairs, views)
     return pairs, people
+
+
+def _machine() -> str:
+    """Names the machine, whatever its containers are called: the identity of this start of its kernel."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def _other(pair: tuple[int, int], process: int) -> int | None:

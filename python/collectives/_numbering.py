@@ -53,11 +53,11 @@ def is_crowded(people: Sequence[Mapping[str, Any]]) -> bool:
     """Whether some machine has more ranks than cores. Ranks that are bound to a core each have all of theirs together.
 
     Args:
-        people: of each process its "hostname", "cores" (their numbers) and "replicas".
+        people: of each process its "machine", "cores" (their numbers) and "replicas".
     """
     cores: dict[str, set[int]] = {}
     ranks: Counter[str] = Counter()
     for person in people:
-        cores.setdefault(person["hostname"], set()).update(person["cores"])
-        ranks[person["hostname"]] += person["replicas"] or 1
+        cores.setdefault(person["machine"], set()).update(person["cores"])
+        ranks[person["machine"]] += person["replicas"] or 1
     return any(count > len(cores[name]) for name, count in ranks.items())

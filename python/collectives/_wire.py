@@ -37,7 +37,7 @@ T = TypeVar("T")
 Task = Generator[int, None, T]
 Message = dict[str, Any]
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = b"CLV1"
 STRANGER_LIMIT = 4096  # bytes of one message before the sender is authenticated
 MEMBER_LIMIT = 64 << 20  # bytes of one message afterwards

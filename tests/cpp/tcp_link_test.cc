@@ -155,6 +155,40 @@ void running_ahead() {
 }
 
 // An exchange of 8 bytes puts one frame on the wire in each direction and nothing else.
+// What a rank keeps of long messages that it has not asked for stays bounded, and all arrive once it does.
+void running_ahead_with_much() {
+  Ends e(tcp_pair());
+  constexpr int kStreams = 160;
+  constexpr std::int64_t kBytes = 600 << 10;
+  std::deque<Single> ahead;
+  for (std::uint64_t i = 1; i <= kStreams; ++i) {
+    e.a->open(ahead.emplace_back(i, kBytes, 0).stream);
+  }
+  const auto sent = [&] {
+    std::int64_t total = 0;
+    for (const Single& s : ahead) {
+      total += kBytes - s.send.remaining;
+    }
+    return total;
+  };
+  for (std::int64_t before = -1; before != sent();) {
+    before = sent();
+    step(*e.a, *e.b);
+  }
+  const std::int64_t most = wire::kAheadBytes + wire::kEagerBytes + kStreams * wire::kEagerMessageBytes;
+  CHECK(sent() >= wire::kAheadBytes && sent() <= most, "%ld", static_cast<long>(sent()));
+  for (std::uint64_t i = 1; i <= kStreams; ++i) {
+    Single b(i, 0, kBytes);
+    e.b->open(b.stream);
+    for (int k = 0; k < 10000 && !(b.receive.done && ahead[i - 1].send.done); ++k) {
+      step(*e.a, *e.b, 1);
+    }
+    CHECK(b.receive.done && b.in == ahead[i - 1].out, "stream %lu", static_cast<unsigned long>(i));
+    e.a->close(ahead[i - 1].stream);
+    e.b->close(b.stream);
+  }
+}
+
 void one_frame() {
   const auto [fd, raw] = unix_pair();
   auto link = make_tcp_link(fd, 1);
@@ -308,6 +342,7 @@ int main(int argc, char** argv) {
   Random random(seed);
   flow_control();
   running_ahead();
+  running_ahead_with_much();
   one_frame();
   endings(false);
   endings(true);

@@ -127,6 +127,7 @@ class _Job:
         self._code: int | None = None  # what to return; None while nothing failed
         self._kill_at: float | None = None
         self._asked = 0  # how often we were asked to end
+        self.outer_waker = -1  # whom signals wake that are not for us
         for sock in (self._wake, self._waker):
             sock.setblocking(False)
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -214,6 +215,9 @@ class _Job:
                 for number in self._wake.recv(64):
                     if number in _FORWARDED:
                         self._forward(number)
+                    elif self.outer_waker >= 0:
+                        with contextlib.suppress(OSError):
+                            os.write(self.outer_waker, bytes([number]))
             elif isinstance(key.data, _Stream):
                 if not key.data.pump():
                     self._selector.unregister(key.fileobj)
@@ -275,22 +279,33 @@ class _Text:
 
 
 @contextlib.contextmanager
-def _forwarding(job: _Job) -> Iterator[None]:
-    """While inside, the signals that ask a process to end reach the job instead."""
-
-    before = {}
-    # The interpreter's own handler writes the number: one in Python would only run after a wait for events that began
-    # between the signal's arrival and its turn.
-    wakes = signal.set_wakeup_fd(job.waker(), warn_on_full_buffer=False)
-    for number in _FORWARDED:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            before[number] = signal.signal(number, lambda *_: None)
+def _held_back() -> Iterator[None]:
+    """The signals that ask a process to end come when this is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(wakes)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _forwarding(job: _Job) -> Iterator[None]:
+    """While inside, the signals that ask a process to end reach the job instead."""
+    before = {}
+    with _held_back():
+        # The interpreter's own handler writes the number: one in Python would only run after a wait for events that
+        # began between the signal's arrival and its turn.
+        job.outer_waker = signal.set_wakeup_fd(job.waker(), warn_on_full_buffer=False)
+        for number in _FORWARDED:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                before[number] = signal.signal(number, lambda *_: None)
+    try:
+        yield
+    finally:
+        with _held_back():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(job.outer_waker)
 
 
 def _reads_terminal() -> bool:
