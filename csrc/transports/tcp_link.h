@@ -1,13 +1,13 @@
 // A message link over a connected stream socket. The frames are described in wire.h.
 //
-// Flow control. Of every stream a sender has at most eager_bytes() in flight until it has heard the peer on that
-// stream (which proves that the peer opened it), then kWindowBytes; less when much is ahead already (kAheadBytes). "In flight" means not yet consumed: delivered into a
-// posted receive. Every frame of a stream carries how much its sender has consumed, so ranks that exchange data need no
-// frames of their own for that; a rank that only receives sends a credit frame per kCreditBytes consumed, while it has
-// receives posted. It also sends one, with no data consumed yet, when its receives add up to more than half the eager
-// limit, or when it has waited for kIdleRounds calls of progress(): so the peer's window opens before the peer runs
-// into the eager limit, and the signatures of two ranks that both only wait for each other still meet. Nothing of that
-// happens to short messages.
+// Flow control. Of every stream a sender has at most eager_bytes() in flight until it has heard the peer on that stream
+// (which proves that the peer opened it), then kWindowBytes; less when much is ahead already (kAheadBytes). "In flight"
+// means not yet consumed: delivered into a posted receive. Every frame of a stream carries how much its sender has
+// consumed, so ranks that exchange data need no frames of their own for that; a rank that only receives sends a credit
+// frame per kCreditBytes consumed, while it has receives posted. It also sends one, with no data consumed yet, when its
+// receives add up to more than half the eager limit, or when it has waited for kIdleRounds calls of progress(): so the
+// peer's window opens before the peer runs into the eager limit, and the signatures of two ranks that both only wait
+// for each other still meet. Nothing of that happens to short messages.
 //
 // A receiver never stops reading its socket: what cannot be delivered goes to a stash, which flow control bounds. The
 // number of streams that a rank may begin before the peer opens them is bounded in the same way (wire::kStreamsAhead).
