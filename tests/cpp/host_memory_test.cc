@@ -59,7 +59,7 @@ struct Host {
   Limits limits;
   SegmentLayout layout;
 
-  explicit Host(const std::string& kind) : layout(2, limits, 0, 8 << 20) {
+  explicit Host(const std::string& kind) : layout(2, limits, 0, 32 << 20) {
     const Memory& memory = find_memory(kind);
     bases.resize(2);
     for (int segment = 0; segment < 2; ++segment) {
@@ -101,7 +101,7 @@ void reuse(const std::string& kind) {
   CHECK(theirs.is_segment(0, *a, bytes, 5) && mine.is_segment(1, *b, bytes, 5));
   CHECK(!theirs.is_segment(0, *a, bytes, 6));
   CHECK(!theirs.is_segment(0, *a + 1, bytes, 5));
-  CHECK(!theirs.is_segment(0, 8 << 20, bytes, 5));
+  CHECK(!theirs.is_segment(0, 32 << 20, bytes, 5));
   // Both ranks write all over the segment of rank 0.
   std::memset(host.bases[1][0] + host.layout.arena + *a + layout.headers, 7, bytes - layout.headers);
 
