@@ -241,7 +241,7 @@ def _mutations(
     lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 524288,
-    segment_bytes: int = 262144,
+    segment_bytes: int = 524288,
     inline_bytes: int = 40,
     rank: int = 0,
 ) -> list[str]: ...
@@ -274,7 +274,7 @@ def _schedule_text(
     lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 524288,
-    segment_bytes: int = 262144,
+    segment_bytes: int = 524288,
     inline_bytes: int = 40,
     rank: int = 0,
 ) -> str: ...
@@ -291,7 +291,7 @@ def _survivors(
     lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 524288,
-    segment_bytes: int = 262144,
+    segment_bytes: int = 524288,
     inline_bytes: int = 40,
     repeats: int = 3,
 ) -> tuple[Any, ...]: ...
@@ -321,7 +321,7 @@ def _unsupported(
     lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 524288,
-    segment_bytes: int = 262144,
+    segment_bytes: int = 524288,
     inline_bytes: int = 40,
 ) -> str: ...
 def _verify(
@@ -336,7 +336,7 @@ def _verify(
     lengths: Sequence[int] = [],
     slots: int = 4,
     slot_bytes: int = 524288,
-    segment_bytes: int = 262144,
+    segment_bytes: int = 524288,
     inline_bytes: int = 40,
     in_place: bool = False,
     repeats: int = 2,
