@@ -301,7 +301,7 @@ def test_ctrl_c(pools: Pools, transport: str) -> None:
     group.ranks[0].await_sleep()
     group.ranks[0].signal(signal.SIGINT)
     assert group.ranks[0].event() == "over"
-    # Rank 2 waits as well and is told. Were rank 1 to come before that, all had come to the barrier: rank 2 might return.
+    # Rank 2 waits too and is told. Were rank 1 to come first, all had come to the barrier, and rank 2 might return.
     assert group.ranks[2].event() == "over"
     group.ranks[1].tell("go on")
     assert group.ranks[1].event() == "over"
