@@ -78,7 +78,7 @@ def main() -> int:
         return 130
     _save(rows, versions, plan[0][1][0][0], arguments)
     if len(plan) > 1:
-        print(f"\n{suite.aims_as_text(rows)}")
+        print(f"\n{suite.aims_as_text(rows)}\n{suite.doubts_as_text(rows)}")
     first = plan[0][0]
     print(f"\n{table.summary([row for row in rows if row['section'] == first], plan[0][1][0][0])}")
     return 1 if table.total_wrong(rows) else 0

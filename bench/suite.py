@@ -117,6 +117,31 @@ def aims_as_text(rows: list[Row]) -> str:
     return grid([header, *cells], left)
 
 
+# The best peer's time over the limit, private buffers, cores near, on another machine (docs/performance.md). A run in
+# which peers are much slower than that says little: something kept them from what they can do.
+_KNOWN = {8 * K: 3.2, 64 * K: 1.9, 512 * K: 1.7, 4 * M: 1.4, 32 * M: 5.1, 128 * M: 3.8}
+_SLOWER = 1.5
+
+
+def doubts_as_text(rows: list[Row]) -> str:
+    """Why the run should not be used, a line per size; empty when there is no reason."""
+    lines = []
+    section = SECTIONS["private"].rows(rows)
+    near = [row for row in section if row["level"] == "c" and row["placement"] == "near"]
+    for nbytes, known in _KNOWN.items():
+        here = [row for row in near if row["bytes"] == nbytes]
+        theirs = [row["time_us"] for row in here if row["peer"] not in (None, LIMIT)]
+        primitives = [row for row in section if row["against"] == LIMIT]
+        ours = next((row for row in here if row["peer"] is None and row["against"] == LIMIT), None)
+        floor = limit.of_row(ours, primitives) if ours else None
+        if theirs and floor and min(theirs) / floor > _SLOWER * known:
+            lines.append(
+                f"not to be used: the best peer took {min(theirs) / floor:.1f} times the limit at "
+                f"{format_size(nbytes)}, where {known} times is known to be possible"
+            )
+    return "\n".join(lines)
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
     """One ratio: of `theirs_us`, which `who` needs, over `ours_us`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
@@ -11,9 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+import collectives
 import numpy as np
 import pytest
 from bench_runs import BENCH, run_bench
+from collectives import _core
 
 bench = functools.partial(run_bench, timeout=120)
 KEYS = {
@@ -295,3 +298,31 @@ def _a_rank_of(process: subprocess.Popen[str]) -> int:
             return ranks[0]
         time.sleep(0.02)
     raise AssertionError("the ranks did not start")
+
+
+def test_c_functions_get_all_their_arguments():
+    """MPI_Reduce has seven; those beyond the sixth are passed in another way than the first."""
+    seen = []
+    integers = [ctypes.c_void_p, ctypes.c_int, *[ctypes.c_size_t] * 4, ctypes.c_int, ctypes.c_size_t]
+    for count in range(len(integers) + 1):
+        function = ctypes.CFUNCTYPE(ctypes.c_int, *integers[:count])(lambda *given: seen.append(given) or 0)
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        arguments = tuple(range(11, 11 + count))
+        (comm,) = collectives.local_group(1)
+        times = _core._time_function(comm, [np.ones(3)], 2, 1, address, arguments, 0, None)
+        comm.close()
+        assert len(times) == 2
+        assert seen[-2:] == [arguments, arguments]
+
+
+def test_a_c_function_that_fails_or_has_too_many_arguments():
+    failing = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 7)
+    address = ctypes.cast(failing, ctypes.c_void_p).value
+    (comm,) = collectives.local_group(1)
+    with pytest.raises(ValueError, match="returned 7"):
+        _core._time_function(comm, [], 1, 1, address, (), 0, None)
+    with pytest.raises(ValueError, match=r"at most 8 arguments .* has 9"):
+        _core._time_function(comm, [], 1, 1, address, range(9), 0, None)
+    with pytest.raises(ValueError, match="that can be written"):
+        _core._time_function(comm, [np.frombuffer(b"12345678")], 1, 1, address, (), 0, None)
+    comm.close()

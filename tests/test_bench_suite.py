@@ -85,6 +85,20 @@ def test_lists_are_judged_by_one_tensor(suite):
     assert "0.75  missed" in line(suite.aims_as_text(rows), "fused 300 tensors", " c ")
 
 
+def test_slow_peers_are_a_reason_to_doubt(suite):
+    size = 32 << 20
+    rows = [
+        row("private buffers", bytes=size, against="memcpy", time_us=10.0),
+        row("private buffers", bytes=size, against="memcpy", peer="memcpy", algorithm="update", time_us=4.0),
+        row("private buffers", bytes=size, peer="a", time_us=30.0),
+    ]
+    assert suite.doubts_as_text(rows) == ""
+    rows[2]["time_us"] = 31.0
+    assert "7.8 times the limit at 32 MiB, where 5.1" in suite.doubts_as_text(rows)
+    rows.append(row("private buffers", bytes=size, peer="b", time_us=20.0))
+    assert suite.doubts_as_text(rows) == ""
+
+
 def test_limits_come_from_primitives_of_the_same_run(suite):
     size = 32 << 20
     rows = [

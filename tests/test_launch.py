@@ -7,6 +7,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 from collectives.errors import CollectivesError, PeerError
 from collectives.launch import cli
 from collectives.launch.info import format_info, info
+from collectives.launch.local import run_local
 from collectives.launch.spawn import spawn
 
 LIMIT = 30.0  # seconds that nothing here may reach
@@ -240,6 +242,27 @@ def test_a_third_ctrl_c_kills(program):
             if times < 2:
                 launcher.lines_until(1, "ending all ranks")
         assert launcher.end()[0] == 130
+
+
+def test_signals_of_others_reach_them(program):
+    """Who hears of signals by a descriptor, as asyncio does, hears those that are not for the launcher; later all."""
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        sock.setblocking(False)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    user = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        path = program("os.kill(os.getppid(), signal.SIGUSR1)")
+        assert run_local([sys.executable, str(path)], ranks=2) == 0
+        assert signal.SIGUSR1 in ours.recv(64)
+        assert signal.set_wakeup_fd(theirs.fileno()) == theirs.fileno()
+        assert {number: signal.getsignal(number) for number in handlers} == handlers
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGUSR1, user)
+        ours.close()
+        theirs.close()
 
 
 def test_no_orphans_when_the_launcher_is_killed(program):

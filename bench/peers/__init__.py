@@ -24,7 +24,7 @@ class PeerMissingError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class CCall:
-    """A call of a C function: up to six arguments that are integers or pointers, and 0 as its result when all is well.
+    """A call of a C function: up to eight integers or pointers as arguments, and 0 as its result when all is well.
 
     Attributes:
         address: of the function.
@@ -71,10 +71,10 @@ class Peer(Protocol):
         """Names of the settings to measure at this size; the best one is what ours is compared with."""
 
     def prepare(self, way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
-        """The collective on `x`, in place, as a function without arguments."""
+        """The collective on `x`, in place, as a function without arguments. Where LEVELS has "python"."""
 
     def prepare_c(self, way: str, collective: str, x: Array, op: str) -> CCall:
-        """The same as a C function."""
+        """The same as a C function. Where LEVELS has "c"."""
 
     def fetch(self, x: Array) -> None:
         """Copies the result of the last call into `x`, where the peer does not work in place; never timed."""

@@ -29,7 +29,6 @@ from peers.launched import abort
 if TYPE_CHECKING:
     from cases import Array, Config
 
-    from peers import CCall
 
 __all__ = [
     "LEVELS",
@@ -40,7 +39,6 @@ __all__ = [
     "join",
     "locate",
     "prepare",
-    "prepare_c",
     "unsupported",
     "ways",
 ]
@@ -144,11 +142,6 @@ def fetch(x: Array) -> None:
     import numpy as np
 
     np.copyto(x, np.asarray(_last["result"].addressable_data(0)))
-
-
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
-    """See `peers.Peer`; not in LEVELS."""
-    raise NotImplementedError
 
 
 if __name__ == "__main__":

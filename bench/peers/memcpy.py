@@ -117,7 +117,7 @@ class Driver:
         keep: what the state uses.
     """
 
-    library: ctypes.CDLL
+    functions: ctypes.CDLL
     state: int
     keep: tuple[object, ...] = ()
 
@@ -140,12 +140,12 @@ class Driver:
 
     def close(self) -> None:
         """Gives back the memory. No call may be used after this."""
-        self.library.close_state.restype = None
-        self.library.close_state.argtypes = [ctypes.c_void_p]
-        self.library.close_state(self.state)
+        self.functions.close_state.restype = None
+        self.functions.close_state.argtypes = [ctypes.c_void_p]
+        self.functions.close_state(self.state)
 
     def _address(self, name: str) -> int:
-        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
+        return ctypes.cast(getattr(self.functions, name), ctypes.c_void_p).value or 0
 
 
 def shared_memory(library: Path, capacity: int) -> int:
@@ -213,11 +213,6 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     """See `peers.Peer`: the primitives that `limit.limit_us` needs at this size."""
     (session,) = _sessions
     return limit.primitives(collective, session.memory, session.transport, nbytes, ranks)
-
-
-def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
-    """See `peers.Peer`; not in LEVELS."""
-    raise NotImplementedError
 
 
 def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:

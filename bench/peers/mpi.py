@@ -129,7 +129,8 @@ def prepare_c(way: str, collective: str, x: Array, op: str, comm: Any = None) ->
     function = MPI._handleof(getattr(MPI, _OPS[op]))
     if collective == "all_reduce":
         return CCall(_address("MPI_Allreduce"), (in_place, buffer, len(x), datatype, function, world), x)
-    raise ValueError(f"{collective} at C level is not measured: it takes more arguments than a call here can have")
+    from_and_to = (in_place, buffer) if comm.rank == 0 else (buffer, 0)
+    return CCall(_address("MPI_Reduce"), (*from_and_to, len(x), datatype, function, 0, world), x)
 
 
 @functools.cache

@@ -126,11 +126,6 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(os.environ.pop(_DRIVER))
 
 
-def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
-    """See `peers.Peer`; not in LEVELS."""
-    raise NotImplementedError
-
-
 def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
     """See `peers.Peer`."""
     arguments: tuple[int, ...] = ()

@@ -31,7 +31,6 @@ from peers.launched import abort
 if TYPE_CHECKING:
     from cases import Array, Config
 
-    from peers import CCall
 
 __all__ = [
     "LEVELS",
@@ -42,7 +41,6 @@ __all__ = [
     "join",
     "locate",
     "prepare",
-    "prepare_c",
     "unsupported",
     "ways",
 ]
@@ -163,11 +161,6 @@ def fetch(x: Array) -> None:
     import numpy as np
 
     np.copyto(x, _last["result"].numpy())
-
-
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
-    """See `peers.Peer`; not in LEVELS."""
-    raise NotImplementedError
 
 
 if __name__ == "__main__":

@@ -24,11 +24,12 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr std::size_t kMostArguments = 6;
-// All arguments are passed in registers on the machines that the library runs on, where one that is narrower than a
-// pointer is the low part of its register. So one type fits every function of up to this many integers and pointers.
-using Function = int (*)(std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
-                         std::uintptr_t);
+constexpr std::size_t kMostArguments = 8;
+// On the machines that the library runs on every argument has a register or eight bytes of the stack, of which one that
+// is narrower than a pointer is the low part, and a function does not look at arguments that it does not have. So one
+// type fits every function of up to this many integers and pointers.
+using Function = int (*)(std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
+                         std::uintptr_t, std::uintptr_t);
 
 // The memory of arrays of one type that may be written.
 std::vector<Span> spans_of(const std::vector<py::object>& arrays, DType* dtype) {
@@ -111,12 +112,15 @@ std::vector<std::int64_t> time_function(py::handle c, const std::vector<py::obje
   DType dtype = DType::kFloat32;
   const std::vector<Span> spans = spans_of(arrays, &dtype);
   if (address == 0 || arguments.size() > kMostArguments) {
-    throw ArgumentError("a function of at most 6 arguments is needed, not one of " + std::to_string(arguments.size()));
+    throw ArgumentError("a function of at most " + std::to_string(kMostArguments) +
+                        " arguments is needed; this one, at " + std::to_string(address) + ", has " +
+                        std::to_string(arguments.size()));
   }
   std::array<std::uintptr_t, kMostArguments> a{};
   std::ranges::copy(arguments, a.begin());
   const auto call = [&](std::uintptr_t function) {
-    if (const int status = reinterpret_cast<Function>(function)(a[0], a[1], a[2], a[3], a[4], a[5]); status != 0) {
+    if (const int status = reinterpret_cast<Function>(function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);
+        status != 0) {
       throw ArgumentError("the function that is timed returned " + std::to_string(status));
     }
   };
@@ -138,7 +142,8 @@ void bind_timing(py::module_& m) {
       "rounds: one call on what the arrays hold.");
   m.def(
       "_time_function", time_function,
-      "The same for a C function of up to six pointers or integers that returns 0 when all is well. Another one of the "
+      "The same for a C function of up to eight pointers or integers that returns 0 when all is well. Another one of "
+      "the "
       "same arguments, where it is not 0, is called before the ranks meet. The last argument is only held meanwhile.");
 }
 

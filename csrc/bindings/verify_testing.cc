@@ -157,12 +157,13 @@ py::tuple survivors(const Case& c, int repeats) {
 
 void bind_verify_testing(py::module_& m) {
   // The arguments that state a case. Defaults are those of Limits except where tests want small ones.
-  const auto bind = [&m](const char* name, auto function, auto... more) {
+  const Limits limits;
+  const auto bind = [&m, &limits](const char* name, auto function, auto... more) {
     m.def(name, function, py::arg("collective"), py::arg("algorithm"), py::arg("size"), py::arg("root") = 0,
           py::arg("count") = 1, py::arg("dtype") = "float32", py::arg("memory") = "private",
-          py::arg("hosts") = std::vector<int>(), py::arg("lengths") = std::vector<std::int64_t>(), py::arg("slots") = 4,
-          py::arg("slot_bytes") = 512 << 10, py::arg("segment_bytes") = 512 << 10, py::arg("inline_bytes") = 40,
-          more...);
+          py::arg("hosts") = std::vector<int>(), py::arg("lengths") = std::vector<std::int64_t>(),
+          py::arg("slots") = limits.slots, py::arg("slot_bytes") = limits.slot_bytes,
+          py::arg("segment_bytes") = limits.segment_bytes, py::arg("inline_bytes") = limits.inline_bytes, more...);
   };
   using Text = const std::string&;
   using Hosts = const std::vector<int>&;

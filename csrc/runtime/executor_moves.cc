@@ -14,8 +14,7 @@ bool of_caller(Region region) { return region == Region::kInput || region == Reg
 }  // namespace
 
 // Where an operand lies, `done` bytes after its start.
-[[gnu::always_inline]] inline std::byte* Executor::address(Work& work, const Operand& operand,
-                                                           std::int64_t done) const {
+std::byte* Executor::address(Work& work, const Operand& operand, std::int64_t done) const {
   const std::int64_t offset = operand.offset + operand.stride * work.iteration + done;
   switch (operand.region) {
     case Region::kInput:
@@ -38,8 +37,7 @@ bool of_caller(Region region) { return region == Region::kInput || region == Reg
 
 // A copy or a reduction of `bytes` bytes that are contiguous in every operand.
 template <typename Place>
-[[gnu::always_inline]] inline void Executor::move_piece(Work& work, const Step& step, std::int64_t bytes,
-                                                        const Place& place) {
+void Executor::move_piece(Work& work, const Step& step, std::int64_t bytes, const Place& place) {
   const auto sources = work.plan->schedule.sources(step);
   const auto destinations = work.plan->schedule.destinations(step);
   const std::size_t behind = sources.size();
@@ -75,16 +73,6 @@ template <typename Place>
 
 void Executor::move(Work& work, const Step& step) {
   if (work.input.count <= 1 && work.output.count <= 1) {
-    const auto sources = work.plan->schedule.sources(step);
-    const auto destinations = work.plan->schedule.destinations(step);
-    if (step.kind == StepKind::kCopy && destinations.size() == 1 && !sources[0].take) {
-      std::byte* const source = address(work, sources[0], 0);
-      std::byte* const destination = address(work, destinations[0], 0);
-      if (destination != source && step.length > 0) {
-        std::memcpy(destination, source, step.length);
-      }
-      return;
-    }
     // Lines that are taken have to be so while they are in the nearest cache.
     const bool takes = step.kind == StepKind::kReduce && work.plan->takes;
     const std::int64_t block = takes ? kTakeBlock : step.length;

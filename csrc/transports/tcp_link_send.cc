@@ -73,7 +73,8 @@ bool TcpLink::credit_due(const TcpStream& s) const {
   return false;
 }
 
-// How many bytes of its first request the stream may send now.
+// How many bytes of its first request the stream may send now. One that may begin with little only, because much is
+// ahead, may have to wait until its receiver has been idle for a while and says that it is there.
 std::int64_t TcpLink::sendable(const TcpStream& s) const {
   const std::int64_t remaining = s.stream->sends.front()->remaining;
   const std::int64_t limit = s.heard                      ? wire::kWindowBytes
