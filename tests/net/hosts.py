@@ -1,8 +1,8 @@
 """Hosts as network namespaces, joined by a bridge, with faults that the kernel makes.
 
 Every device, queue and rule lies in one of the namespaces, so all of them go when the namespaces do, and nothing
-outside is changed. The namespaces are named clv-<pid of the test>-..., by which the end of a test session finds any that are
-left.
+outside is changed. The namespaces are named clv-<pid of the test>-..., by which the end of a test session finds those
+that are left.
 
     python tests/net/hosts.py      removes namespaces of tests that were killed
 """

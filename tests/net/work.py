@@ -92,7 +92,7 @@ def steady(comm: Any) -> int:
 def until_error(comm: Any, timeout: float, kind: str = "round") -> dict[str, Any]:
     """Rounds with a time limit for each call, until one fails; what the error says, and what calls say afterwards.
 
-    The kind "message" and names of collectives do these alone.
+    Other kinds: "message", names of collectives, and algorithms of all_reduce.
     """
     number, n, me = 0, comm.size, comm.rank
     try:
@@ -111,6 +111,8 @@ def until_error(comm: Any, timeout: float, kind: str = "round") -> dict[str, Any
                 sent = comm.send(np.full(300_000, me), other, async_op=True, timeout=timeout)
                 assert (comm.recv(np.zeros(300_000, int), other, timeout=timeout) == other).all()
                 sent.wait()
+            else:
+                comm.all_reduce(np.full(100_000, number), algorithm=kind, timeout=timeout)
             number += 1
             pool.say(number)
     except Exception as error:
