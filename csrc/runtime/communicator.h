@@ -107,6 +107,8 @@ class Communicator {
   std::vector<std::shared_ptr<Work>> pending() const;
   std::vector<int> missing(const Work& work) const;
   std::int64_t position(const Work& work) const;
+  std::vector<int> waits() const;
+  void move_blame(Report& report, const std::vector<int>& own);
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
