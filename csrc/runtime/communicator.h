@@ -94,7 +94,6 @@ class Communicator {
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
   static void scale(Work& work, const Call& call);
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
-  void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
   bool may_start(const Work& work);
