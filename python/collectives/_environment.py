@@ -158,8 +158,6 @@ def read_environment(
     rank_value, rank_source = choose("rank", rank)
     size_value, size_source = choose("size", size)
     address_value, address_source = choose("rendezvous", rendezvous)
-    token_value, token_source = choose("token", token)
-    file_value, file_source = choose("token_file", None)
     transport_value, transport_source = choose("transport", transport)
     timeout_value, timeout_source = choose("timeout", timeout)
     fd_value, fd_source = choose("rendezvous_fd", None)
@@ -168,7 +166,6 @@ def read_environment(
 
     chosen_transport = _transport(transport_value, transport_source)
     chosen_timeout = None if timeout_value is None else _seconds(timeout_value, timeout_source)
-    chosen_token = b"" if token_value is None else _token(token_value, token_source)
 
     if size_value is None and rank_value is not None and _integer(rank_value, rank_source, 0, MAX_SIZE - 1) > 0:
         raise ValueError(
@@ -188,8 +185,6 @@ def read_environment(
             f"{size_source} is {size_value!r} but no rendezvous is given: set COLLECTIVES_RENDEZVOUS or pass "
             "rendezvous=, the host:port on which rank 0 listens (the same text on every rank)"
         )
-    if token_value is None and file_value is not None and chosen_size > 1:
-        chosen_token = read_token_file(str(file_value), file_source)
     # The descriptor belongs to rank 0 only; others may find the variable in an environment they were given by mistake.
     use_fd = fd_value is not None and chosen_rank == 0 and chosen_size > 1
     return Environment(
@@ -197,13 +192,32 @@ def read_environment(
         size=chosen_size,
         replicas=chosen_replicas,
         rendezvous=address if chosen_size > 1 else None,
-        token=chosen_token,
+        token=read_token(token, variables) if chosen_size > 1 or token is not None else b"",
         transport=chosen_transport,
         timeout=chosen_timeout,
         rendezvous_fd=_integer(fd_value, fd_source, 0, 1 << 30) if use_fd else -1,
         interfaces="" if interfaces_value is None else check_pattern(str(interfaces_value), interfaces_source),
         tls=tls,
     )
+
+
+def read_token(token: str | bytes | None = None, environ: Mapping[str, str] | None = None) -> bytes:
+    """The secret of the job, ``b""`` when none is given: the argument, the variable, or what is in the file.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        TypeError: the argument has a wrong type.
+        ValueError: the file cannot be read, or others can. No text has the secret.
+    """
+    variables = os.environ if environ is None else environ
+    name = "COLLECTIVES_TOKEN"
+    value = _lookup(variables, name) if token is None else token
+    path = _lookup(variables, f"{name}_FILE")
+    if value is None and path is not None:
+        return read_token_file(path, f"{name}_FILE")
+    return b"" if value is None else _token(value, name if token is None else "token=")
 
 
 def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:

@@ -53,7 +53,7 @@ def read_secret(path: str, source: str) -> bytes:
         if mode & 0o077 & ~allowed:
             raise ValueError(
                 f"{source} is {path!r}, whose mode is {mode:04o}, so others can get at it; at most {allowed:04o} is "
-                f"accepted: `chmod {allowed:o} {Path(path).name}`"
+                f"accepted: `chmod 600 {Path(path).name}`"
             )
         data = file.read(_LARGEST + 1)
     if len(data) > _LARGEST:
