@@ -226,7 +226,7 @@ def bad_files(certificates, tmp_path):
         "missing": (("/nowhere/a.crt", key, ca), ["COLLECTIVES_TLS_CERT", "/nowhere/a.crt", "No such file"]),
         "another key": ((cert, certificates["second"][1], ca), ["COLLECTIVES_TLS_CERT", "key values mismatch"]),
         "key for all": ((cert, str(readable), ca), ["COLLECTIVES_TLS_KEY", "mode is 0644", "chmod 600"]),
-        "no key": ((cert, cert, ca), ["COLLECTIVES_TLS_CERT", "no start line"]),
+        "no key": ((cert, cert, ca), ["COLLECTIVES_TLS_CERT", "missing, or is not pem"]),
         "no authority": ((cert, key, str(text)), ["COLLECTIVES_TLS_CA", str(text)]),
         "encrypted": (certificates["encrypted"], ["COLLECTIVES_TLS_CERT", "the key is encrypted"]),
     }

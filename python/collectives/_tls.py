@@ -221,5 +221,5 @@ def _context(kind: int, cert: str, key: str, authority: str) -> ssl.SSLContext:
 
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return str(error.reason or "it is not PEM").lower().replace("_", " ")
+        return str(error.reason or "something in it is missing, or is not PEM").lower().replace("_", " ")
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
