@@ -39,23 +39,29 @@ def read_secret(path: str, source: str) -> bytes:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{source} is {path!r}, which cannot be read: {why}") from None
-    with os.fdopen(fd, "rb") as file:
-        about = os.fstat(fd)  # of what is open, which nobody can exchange any more
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError(f"{source} is {path!r}, which is no ordinary file")
-        mode = stat.S_IMODE(about.st_mode)
-        if about.st_uid not in (0, os.geteuid()):
-            raise ValueError(
-                f"{source} is {path!r}, which belongs to user {about.st_uid}; a secret must belong to user "
-                f"{os.geteuid()}, who runs this, or to root"
-            )
-        allowed = 0o640 if about.st_uid == 0 else 0o600
-        if mode & 0o077 & ~allowed:
-            raise ValueError(
-                f"{source} is {path!r}, whose mode is {mode:04o}, so others can get at it; at most {allowed:04o} is "
-                f"accepted: `chmod 600 {Path(path).name}`"
-            )
-        data = file.read(_LARGEST + 1)
+    try:
+        _check(os.fstat(fd), path, source)  # of what is open, which nobody can exchange any more
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(_LARGEST + 1)
+    finally:
+        os.close(fd)
     if len(data) > _LARGEST:
         raise ValueError(f"{source} is {path!r}, which has more than {_LARGEST} bytes")
     return data
+
+
+def _check(about: os.stat_result, path: str, source: str) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError(f"{source} is {path!r}, which is no ordinary file")
+    mode = stat.S_IMODE(about.st_mode)
+    if about.st_uid not in (0, os.geteuid()):
+        raise ValueError(
+            f"{source} is {path!r}, which belongs to user {about.st_uid}; a secret must belong to user "
+            f"{os.geteuid()}, who runs this, or to root"
+        )
+    allowed = 0o640 if about.st_uid == 0 else 0o600
+    if mode & 0o077 & ~allowed:
+        raise ValueError(
+            f"{source} is {path!r}, whose mode is {mode:04o}, so others can get at it; at most {allowed:04o} is "
+            f"accepted: `chmod 600 {Path(path).name}`"
+        )
