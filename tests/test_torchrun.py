@@ -10,9 +10,9 @@ import time
 from datetime import timedelta
 
 import pytest
-from collectives import _torchrun
-from collectives._torchrun import Job, find_job, meet
 from collectives.errors import DeadlineError
+from collectives.launch import _torchrun
+from collectives.launch._torchrun import Job, find_job, meet
 
 LIMIT = 60.0  # seconds that nothing here may reach
 

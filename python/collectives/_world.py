@@ -8,10 +8,11 @@ import threading
 import weakref
 from typing import Any, overload
 
-from . import _bootstrap, _core, _leaving, _torchrun
+from . import _bootstrap, _core, _leaving
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from .communicator import Communicator
 from .errors import CollectivesError
+from .launch import _torchrun
 
 DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
 WARN_AFTER = 60.0

@@ -11,12 +11,11 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
-from ._environment import MAX_SIZE, Environment, read_environment, read_token
-from ._published import publish, read_published
-from .errors import DeadlineError
+from .._environment import MAX_SIZE, Environment, read_environment, read_token
+from .._published import publish, read_published
+from ..errors import DeadlineError
 
 _OURS = ("COLLECTIVES_RANK", "COLLECTIVES_SIZE", "COLLECTIVES_RENDEZVOUS")
 _INSTEAD = f"Or say yourself who this process is: set {', '.join(_OURS)} and COLLECTIVES_TOKEN (docs/environment.md)"
@@ -113,15 +112,15 @@ def meet(job: Job, *, token: str | bytes | None, timeout: float | None, **argume
 
 
 def _connect(job: Job, seconds: float) -> Any:
+    from ..torch import _store
+
     try:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        return _store.connect(job.host, job.port, seconds)
     except ImportError as error:
         raise ValueError(
             f"torchrun started this process as rank {job.rank} of {job.size}, but its store cannot be used, since "
             f"torch is not to be had here ({error}). {_INSTEAD}"
         ) from None
-    try:
-        return TCPStore(job.host, job.port, is_master=False, timeout=timedelta(seconds=seconds), wait_for_workers=False)
     except RuntimeError as error:  # a torch.distributed.DistError
         raise DeadlineError(
             f"rank {job.rank} did not reach torchrun's store at {job.host}:{job.port} within {seconds:g} s",
