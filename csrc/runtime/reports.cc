@@ -97,6 +97,7 @@ void Communicator::tell(const Report& report) {
   if (domain_ != nullptr) {
     ControlPage& page = domain_->control(rank());
     std::memcpy(page.report, text.data(), text.size());
+    // Release: the text before its length, and both before the notice below.
     page.report_bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
   }
   for (int r = 0; r < size(); ++r) {
