@@ -107,9 +107,12 @@ class Communicator {
   std::vector<std::shared_ptr<Work>> pending() const;
   std::vector<int> missing(const Work& work) const;
   std::int64_t position(const Work& work) const;
+  std::vector<int> waits() const;
+  void move_blame(Report& report, const std::vector<int>& own);
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  Report checked(const Report& report, int member) const;
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable() const;
   void heed_before_call();

@@ -34,7 +34,13 @@ void Communicator::fail(const Report& report, const Work* about) {
       own.shapes = current->details->shapes;
     }
   }
+  if (report.kind == ErrorKind::kDeadline) {
+    own.waits = report.reporter == rank() ? report.waits : waits();
+  }
   tell(own);
+  if (report.kind == ErrorKind::kDeadline) {
+    move_blame(*error_, own.waits);
+  }
   if (report.kind == ErrorKind::kMismatch && !report.message) {
     received_[rank()] = own;
     error_->text += tensor_detail(report.culprit, report.other, current);

@@ -35,7 +35,7 @@ std::string subject(const Work* work, std::size_t i, int size) {
 // list was cut, as reports of very many tensors are.
 std::string shape_text(const std::vector<std::int64_t>& shapes, std::size_t& position) {
   const auto dimensions = static_cast<std::size_t>(shapes[position++]);
-  if (position + dimensions > shapes.size()) {
+  if (dimensions > shapes.size() - position) {
     return {};
   }
   std::string text = "(";
@@ -127,8 +127,23 @@ bool Communicator::collect(int r, Report* report) const {
   if (bytes == 0 || bytes > kReportBytes) {
     return false;
   }
-  *report = Report::decode(std::string(page.report, bytes));
+  *report = checked(Report::decode(std::string(page.report, bytes)), r);
   return true;
+}
+
+// What a member says, unless it makes no sense in this group: then that is the failure.
+Report Communicator::checked(const Report& report, int member) const {
+  if (report.valid(size())) {
+    return report;
+  }
+  Report bad;
+  bad.kind = ErrorKind::kPeer;
+  bad.communicator = options_.id;
+  bad.reporter = rank();
+  bad.culprit = member;
+  bad.sequence = static_cast<std::int64_t>(executor_->completed);
+  bad.text = who(member) + " has sent a malformed report; look at its own output, and start the job again";
+  return bad;
 }
 
 void Communicator::reported(int world_rank, const Report& report) {
@@ -140,8 +155,8 @@ void Communicator::reported(int world_rank, const Report& report) {
     left_[member] = true;
     return;
   }
-  received_[member] = report;
-  hear(report);
+  received_[member] = checked(report, member);
+  hear(received_[member]);
 }
 
 void Communicator::hear(const Report& report) {
