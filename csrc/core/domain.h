@@ -11,8 +11,9 @@
 //
 // Orders of memory. Every word that ranks exchange is one of four kinds (docs/verification.md has the whole argument):
 //   publication   one rank writes, by release, and the value only grows; others read by acquire. What the writer did
-//                 before, to memory of its own or of others, is then visible to them. No stronger order is needed, since
-//                 ranks wait for values that stay: that two of these words are seen out of order only delays somebody.
+//                 before, to memory of its own or of others, is then visible to them. No stronger order is needed,
+//                 since ranks wait for values that stay: that two of these words are seen out of order only delays
+//                 somebody.
 //   notice        the same, but set once: `aborted`, `left`, `report_bytes`.
 //   count         read for a decision that may be late, and protects no other memory: `taken`. Relaxed.
 //   sleeper flag  `sleeping`, see Domain::wake.

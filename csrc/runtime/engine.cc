@@ -198,8 +198,8 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
 }
 
 // Sleeps until something happens, a few milliseconds at most. Whoever signals this rank rings its doorbell when it sees
-// the flag `sleeping`; it is set before the last look, so only a signal that crosses that very look can be missed. Modelled
-// in tests/model/doorbell.pml.
+// the flag `sleeping`; it is set before the last look, so only a signal that crosses that very look can be missed.
+// Modelled in tests/model/doorbell.pml.
 void Engine::sleep(int milliseconds) {
   change_sleepers(1);
   if (!drive()) {

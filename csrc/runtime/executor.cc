@@ -133,8 +133,8 @@ void Executor::signal(const Work& work, const FlagRef& flag) {
     return;
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;
-  // Release: what the step before has written into boxes or arrays is visible to who sees the flag, and what it has read
-  // there is read, so that who sees the flag may overwrite it.
+  // Release: what the step before has written into boxes or arrays is visible to who sees the flag, and what it has
+  // read there is read, so that who sees the flag may overwrite it.
   domain_->flag(rank_, flag.flag, index).value.store(index + 1, std::memory_order_release);
   wake_peers();
 }
@@ -245,9 +245,11 @@ std::vector<int> Executor::missing(const Work& work) const {
     for (std::size_t i = work.next_wait; i < waits.size(); ++i) {
       const FlagRef& flag = waits[i];
       const std::uint64_t index = work.base + flag.chunk + work.iteration;
-      const bool there = flag.flag == kHeaderFlag
-                             ? domain_->header(flag.member, work.sequence).word.load(std::memory_order_acquire) >> 8 == work.sequence + 1
-                             : domain_->flag(flag.member, flag.flag, index).value.load(std::memory_order_acquire) > index;
+      const bool there =
+          flag.flag == kHeaderFlag
+              ? domain_->header(flag.member, work.sequence).word.load(std::memory_order_acquire) >> 8 ==
+                    work.sequence + 1
+              : domain_->flag(flag.member, flag.flag, index).value.load(std::memory_order_acquire) > index;
       if (!there) {
         ranks.push_back(flag.member);
       }

@@ -19,7 +19,7 @@ struct Report {
   std::int64_t sequence = -1;
   std::string text;        // the message for people
   std::vector<int> waits;  // a missed deadline: for whom the reporter waits
-  std::string name;  // a mismatch: the reporter's name for the call, and the lengths of its tensors
+  std::string name;        // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
   std::vector<std::int64_t> shapes;  // TensorDetails::shapes
 

@@ -119,7 +119,7 @@ bool Communicator::collect(int r, Report* report) const {
     *report = found->second;
     return true;
   }
-  if (domain_ == nullptr || !domain_->has(r)) {
+  if (r < 0 || r >= size() || !maps(r)) {
     return false;
   }
   const ControlPage& page = domain_->control(r);
@@ -213,7 +213,11 @@ std::string Communicator::tensor_detail(int a, int b, const Work* work) {
   Report first;
   Report second;
   const auto until = Clock::now() + kReportPatience;
-  while (!(collect(a, &first) && collect(b, &second)) && Clock::now() < until) {
+  // Nothing more comes from a rank that is gone.
+  const auto known = [&](int r, Report* report) {
+    return collect(r, report) || r < 0 || r >= size() || peer(r).state != Peer::State::kThere;
+  };
+  while (!(known(a, &first) && known(b, &second)) && Clock::now() < until) {
     for (const int r : {a, b}) {
       if (Link* link = r >= 0 && r < size() ? message_link(r) : nullptr; link != nullptr) {
         link->progress();
