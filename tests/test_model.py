@@ -1,4 +1,4 @@
-"""The models of the shared-memory protocol hold, and each mutant of them is found to be wrong (tests/model/check.py)."""
+"""The models of the shared-memory protocol hold, and each mutant is found to be wrong (tests/model/check.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Checks the models of the shared-memory protocol with spin: each holds, and each mutant of it, in which one step of the
-handshake is taken out, is found to be wrong. Needs `spin` and `gcc` (Debian packages of these names).
+"""Checks the models of the shared-memory protocol with spin: each holds, and each mutant of it, in which one step of
+the handshake is taken out, is found to be wrong. Needs `spin` and `gcc` (Debian packages of these names).
 
     python tests/model/check.py              # a minute on two cores
     python tests/model/check.py --long       # larger models as well: more ranks, more in flight; a quarter of an hour
