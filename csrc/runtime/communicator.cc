@@ -144,6 +144,7 @@ bool Communicator::may_start(const Work& work) {
     if (r == rank() || !domain_->has(r) || completed[r] >= needed) {
       continue;
     }
+    // Acquire: the rank's last reads of the line and of the slots come before what this one writes there next.
     completed[r] = domain_->control(r).completed.load(std::memory_order_acquire);
     if (completed[r] < needed) {
       return false;
@@ -238,6 +239,7 @@ void Communicator::update_completed() {
   }
   executor_->completed = lowest;
   if (domain_ != nullptr) {
+    // Release: the counterpart of may_start() on the other ranks.
     domain_->control(rank()).completed.store(lowest, std::memory_order_release);
   }
 }

@@ -111,6 +111,7 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  Report checked(const Report& report, int member) const;
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable() const;
   void heed_before_call();
