@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import chaos_jobs
-import chaos_trials
 import progress
 from chaos_trials import FAULTS, Result
 

@@ -23,10 +23,11 @@ PORT = 29533
 class Crew(pool.ProcessGroup):
     """Interpreters on one host, or on two: then some ranks share memory and others do not."""
 
-    def __init__(self, hosts: Sequence[str] = ()) -> None:
+    def __init__(self, hosts: Sequence[str], limits: dict[str, Any]) -> None:
         pool.Group.__init__(self, 0, "")
         self._hosts = hosts
-        self._limits: dict[str, int] = {}
+        self._limits = limits
+        self._timeout = pool.LIMIT
         self._variables: dict[str, str] = {}
         if hosts:
             self._variables = {"COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}", "COLLECTIVES_RENDEZVOUS_FD": ""}
@@ -34,7 +35,7 @@ class Crew(pool.ProcessGroup):
         self._places: list[int] = []
         self.ranks: list[Any] = []
 
-    def arrange(self, transport: str, places: Sequence[int], timeout: float) -> None:
+    def arrange(self, transport: str, places: Sequence[int]) -> None:
         """A new job with a rank at each of these places, 0 or 1; interpreters that are too many stay idle."""
         for rank, place in zip(self.ranks, self._places, strict=True):
             if rank.lost or rank.process.poll() is not None:
@@ -42,7 +43,7 @@ class Crew(pool.ProcessGroup):
                 rank.close()
             else:
                 self._idle[place].append(rank)
-        self._places, self._timeout = list(places), timeout
+        self._places = list(places)
         self.size = len(places)
         self.transport = "auto" if transport == "mixed" else transport
         self.ranks = [self._idle[place].pop() if self._idle[place] else None for place in places]
@@ -68,13 +69,19 @@ class Threads(pool.ThreadGroup):
     def say(self, _: str) -> None:
         self.ready.release()
 
+    def await_ready(self) -> None:
+        """Until all have said something."""
+        for _ in range(self.size):
+            assert self.ready.acquire(timeout=pool.LIMIT)
+
 
 class Jobs:
     """The jobs of a run of trials; hosts are made when they are first needed."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
-        self._crews: dict[bool, Crew] = {}
+        self._crews: dict[Any, Crew] = {}
+        self._hosts: Sequence[str] = ()
 
     def __enter__(self) -> Jobs:
         return self
@@ -82,15 +89,17 @@ class Jobs:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def crew(self, transport: str, places: Sequence[int], timeout: float = pool.LIMIT) -> Crew:
+    def crew(self, transport: str, places: Sequence[int], **limits: Any) -> Crew:
+        """A job with a rank at each place. limits: options of its communicators, see `pool.ProcessGroup`."""
         mixed = transport == "mixed"
-        if mixed not in self._crews:
-            hosts = self._stack.enter_context(test_namespaces.two_hosts()) if mixed else ()
-            self._crews[mixed] = Crew(hosts)
-            self._stack.callback(self._end, self._crews[mixed])
-        crew = self._crews[mixed]
-        crew.arrange(transport, places, timeout)
-        return crew
+        if mixed and not self._hosts:
+            self._hosts = self._stack.enter_context(test_namespaces.two_hosts())
+        key = (mixed, *sorted(limits.items()))
+        if key not in self._crews:
+            self._crews[key] = Crew(self._hosts if mixed else (), limits)
+            self._stack.callback(self._end, self._crews[key])
+        self._crews[key].arrange(transport, places)
+        return self._crews[key]
 
     @staticmethod
     def _end(crew: Crew) -> None:

@@ -7,6 +7,8 @@ little to make and to check.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import re
 import time
@@ -28,17 +30,31 @@ SHAPES = [(), (0,), (1,), (7,), (3, 5), (4, 0, 2), (1000,), (33, 129)]
 
 
 @dataclass
+class Heard:
+    """An error, without what it holds on to."""
+
+    kind: str
+    text: str
+    peer: int | None
+    age: float | None
+
+    @staticmethod
+    def of(error: Exception) -> Heard:
+        return Heard(type(error).__name__, str(error), getattr(error, "peer", None), getattr(error, "age", None))
+
+
+@dataclass
 class Report:
     """What a rank lived through.
 
     Attributes:
         calls: how many results it was given, all of which were checked.
         wrong: the results that were not right.
-        began: when the last call began, by the monotonic clock, which all processes of a machine share.
+        began: when the call began that failed, by the monotonic clock, which all processes of a machine share.
         heard: when the first error came.
         noticed: when the world of this rank had failed.
-        error: type, peer, age and text of the error of the world, nothing when there was none.
-        first: the first error, when it came from elsewhere.
+        first: the first error, of the world or of a group.
+        error: the error of the world. Both are None where there was none.
     """
 
     calls: int = 0
@@ -46,13 +62,13 @@ class Report:
     began: float = 0.0
     heard: float = 0.0
     noticed: float = 0.0
-    error: tuple[str, int | None, float | None, str] | None = None
-    first: str = ""
+    first: Heard | None = None
+    error: Heard | None = None
 
 
-def random_item(rng: random.Random) -> Item:
+def random_item(rng: random.Random, plain: bool) -> Item:
     return Item(
-        kind=rng.choice(SHORT),
+        kind=rng.choice([kind for kind in SHORT if not plain or kind not in (*MAKING, "close")]),
         group=rng.randrange(programs.MOST_GROUPS),
         op=rng.choice(sorted(programs.COMBINE)),
         dtype=rng.choice(["int32", "uint8", "int64", "float64"]),
@@ -69,13 +85,37 @@ def random_item(rng: random.Random) -> Item:
     )
 
 
-class Mix:
-    """The calls of one rank. `step` makes some, and notes what is wrong in the report."""
+class Timed:
+    """A communicator, a group or a work, which notes when it is called last: who computes cannot hear of anything."""
 
-    def __init__(self, comm: Any, seed: int) -> None:
-        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+    def __init__(self, inner: Any, report: Report) -> None:
+        self._inner, self._report = inner, report
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        return functools.partial(self._call, value) if callable(value) else value
+
+    def _call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        self._report.began = time.monotonic()
+        result = function(*args, **more)
+        if result is not None and type(result).__module__.startswith("collectives"):
+            return Timed(result, self._report)
+        return result
+
+
+class Mix:
+    """The calls of one rank. `step` makes some, and notes what is wrong in the report.
+
+    A plain mix has short arrays and no groups, so that no call takes long by itself, and one failure is one of all.
+    """
+
+    def __init__(self, comm: Any, seed: int, plain: bool = False) -> None:
+        self.plain = plain
+        self.counts = {count: often for count, often in COUNTS.items() if not plain or count < 1_000_000}
+        self.rank, self.size = comm.rank, comm.size
         self.rng = random.Random(seed)
         self.report = Report()
+        self.comm = Timed(comm, self.report)
         self.symmetric: list[Any] = []
         self._patterns: dict[str, Any] = {}
 
@@ -98,12 +138,11 @@ class Mix:
         """Starts one call; what is returned waits for it and checks it."""
         rng, n = self.rng, self.size
         kind = rng.choice([*3 * ("all_reduce",), "list", "symmetric", "broadcast", "reduce", "barrier", *PARTS])
-        count = rng.choices(list(COUNTS), list(COUNTS.values()))[0]
+        count = rng.choices(list(self.counts), list(self.counts.values()))[0]
         dtype, root, k = rng.choice(DTYPES), rng.randrange(n), rng.randrange(50)
         what = f"{kind} {count} {dtype} root {root}"
         more: dict[str, Any] = {"async_op": asynchronous}
         total, ramp = n * k + n * (n - 1) // 2, n
-        self.report.began = time.monotonic()
 
         def done(value: Any) -> Any:
             return value.result() if asynchronous else value
@@ -188,8 +227,7 @@ class Mix:
             for check in checks:
                 check()
         else:
-            program = [random_item(self.rng) for _ in range(self.rng.randint(3, 10))]
-            self.report.began = time.monotonic()
+            program = [random_item(self.rng, self.plain) for _ in range(self.rng.randint(3, 10))]
             self.report.wrong += programs.run(self.comm, program, self.rng.randrange(1 << 30))
             self.report.calls += len(program)
 
@@ -200,7 +238,7 @@ def world_error(report: Report, comm: Any) -> None:
         comm.barrier()
     except Exception as error:
         report.noticed = time.monotonic()
-        report.error = (type(error).__name__, getattr(error, "peer", None), getattr(error, "age", None), str(error))
+        report.error = Heard.of(error)
 
 
 def run(
@@ -208,21 +246,21 @@ def run(
     seed: int,
     say: Callable[[str], None] = pool.say,
     stop: Callable[[], bool] | None = None,
-    steps: int = 1 << 60,
+    plain: bool = False,
 ) -> Report:
-    """Makes calls until something fails, or until so many steps were made, or `stop()` holds on rank 0."""
-    mix = Mix(comm, seed)
+    """Makes calls until something fails, or until `stop()` holds on rank 0."""
+    mix = Mix(comm, seed, plain)
     report = mix.report
     say("begin")
     try:
-        for step in range(steps):
+        for step in itertools.count(1):
             mix.step()
-            if stop is not None and step % 20 == 0 and comm.broadcast(np.array([comm.rank == 0 and stop()]), 0)[0]:
+            if stop is not None and step % 5 == 0 and mix.comm.broadcast(np.array([comm.rank == 0 and stop()]), 0)[0]:
                 break
     except Exception as error:
         report.heard = time.monotonic()
         report.wrong += getattr(error, "faults", [])
-        report.first = f"{type(error).__name__}: {error}"
+        report.first = Heard.of(error)
         world_error(report, comm)
     return report
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +30,8 @@ class Result:
     """What became of one trial.
 
     Attributes:
-        late: for each survivor how many seconds after the fault it had its error.
+        late: for each survivor how many seconds after the fault, or after it called again, it had its error.
+        end: how many seconds the victim took to be gone, which no other rank can know before.
         calls: results that were checked.
         failures: what is not as it should be.
     """
@@ -39,6 +42,7 @@ class Result:
     places: list[int]
     victim: int
     late: list[float] = field(default_factory=list)
+    end: float = 0.0
     calls: int = 0
     failures: list[str] = field(default_factory=list)
     repeat: str = ""
@@ -81,21 +85,26 @@ def instant(rng: random.Random) -> float:
     return 0.001 * 300 ** rng.random()
 
 
-def judge(result: Result, rank: int, report: Report, since: float, named: Callable[[str], bool]) -> None:
-    """A survivor has a PeerError of the world that names the victim, soon after the fault."""
-    kind, peer, _, text = report.error or ("no error", None, None, "")
-    if kind != "PeerError" or peer != result.victim or not named(text):
-        result.failures.append(f"rank {rank}: {kind} names rank {peer}: {text}; first {report.first}")
-    if result.victim not in meant(report.first) and "has left the group" not in report.first:
-        result.failures.append(f"rank {rank}: the first error names others: {report.first}")
-    result.late.append(report.noticed - since)
-    if report.noticed - since > PROMISED + SLACK:
-        result.failures.append(f"rank {rank}: the error came {report.noticed - since:.2f} s after the fault")
+def judge(result: Result, rank: int, report: Report, kinds: Sequence[str], since: float, allowed: float) -> None:
+    """A survivor has an error of the world of such a kind that names the victim, so many seconds after the fault."""
+    first, world = report.first, report.error
+    if first is None or world is None:
+        result.failures.append(f"rank {rank} heard of nothing")
+        return
+    if world.kind not in kinds or world.peer != result.victim or f"rank {result.victim}" not in world.text:
+        result.failures.append(f"rank {rank}: {world} does not name rank {result.victim}; first {first}")
+    # In a group without the victim another survivor may have left, as programs do that fail.
+    if result.victim not in meant(first.text) and "has left the group" not in first.text:
+        result.failures.append(f"rank {rank}: the first error names others: {first}")
+    late = report.noticed - max(since, report.began)  # who computes hears of nothing before the next call
+    result.late.append(late)
+    if late > allowed + SLACK:
+        result.failures.append(f"rank {rank}: the error came {late:.2f} s after the fault")
 
 
-def begin(jobs: Jobs, result: Result, rng: random.Random, timeout: float, *args: Any) -> Any:
-    """A job whose ranks have begun to make calls."""
-    crew = jobs.crew(result.transport, result.places, timeout)
+def begin(jobs: Jobs, result: Result, rng: random.Random, *args: Any, **limits: Any) -> Any:
+    """A job whose ranks have begun to make calls. args: of `chaos_ranks.run`."""
+    crew = jobs.crew(result.transport, result.places, **limits)
     result.failures += [
         f"rank {r} holds more from job to job: (descriptors, segments, threads) {rank.held}"
         for r, rank in enumerate(crew.ranks)
@@ -111,47 +120,137 @@ def kill(jobs: Jobs, transport: str, rng: random.Random) -> Result:
     result = draw("kill", transport, rng)
     if transport == "local":
         return end_thread(result, rng)
-    crew = begin(jobs, result, rng, pool.LIMIT)
-    victim = crew.ranks[result.victim]
+    crew = begin(jobs, result, rng)
     time.sleep(instant(rng))  # the instant, not a wait for something
     since = time.monotonic()
-    victim.signal(signal.SIGKILL)
-    outcomes = crew.collect(GRACE)
-    for rank, outcome in enumerate(outcomes):
+    result.end = end_by_signal(crew.ranks[result.victim])
+    for rank, outcome in enumerate(crew.collect(GRACE)):
         if rank == result.victim:
             if not isinstance(outcome.error, pool.RankDied):
                 result.failures.append(f"the victim outlived SIGKILL: {outcome}")
         elif (report := result.take(rank, outcome)) is not None:
-            judge(result, rank, report, since, lambda text: f"pid {victim.pid})" in text or "reported" in text)
+            judge(result, rank, report, ["PeerError"], since, PROMISED)
     result.failures += left_over()
     return result
 
 
+def end_by_signal(victim: pool.Rank) -> float:
+    """Kills, and waits until the kernel says that the process is no more. How long that took."""
+    since = time.monotonic()
+    descriptor = os.pidfd_open(victim.pid)
+    try:
+        victim.signal(signal.SIGKILL)
+        select.select([descriptor], [], [], GRACE)
+    finally:
+        os.close(descriptor)
+    return time.monotonic() - since
+
+
 def end_thread(result: Result, rng: random.Random) -> Result:
     """A thread cannot be killed. Its communicator is closed under it at a random instant, as its exception would."""
-    group = Threads(result.size, pool.LIMIT)
-    before = pool.open_descriptors()
-    try:
+    with threads(result, pool.LIMIT) as group:
         group.start(chaos_ranks.run, rng.randrange(1 << 30), group.say)
-        for _ in range(result.size):
-            assert group.ready.acquire(timeout=pool.LIMIT)
+        group.await_ready()
         time.sleep(instant(rng))
         since = time.monotonic()
         group.comms[result.victim].close()
         for rank, outcome in enumerate(group.collect(GRACE)):
             report = result.take(rank, outcome)
             if report is not None and rank != result.victim:
-                kind, peer, age, text = report.error or ("no error", None, None, "")
-                # Whoever closes with collectives in flight says so, and that is what the others hear.
-                report.error = ("PeerError" if kind == "ClosedError" else kind, peer, age, text)
-                judge(result, rank, report, since, lambda text: f"rank {result.victim}" in text)
+                # Who closes with collectives in flight says so, and that is what the others hear.
+                judge(result, rank, report, ["PeerError", "ClosedError"], since, PROMISED)
+    return result
+
+
+@contextlib.contextmanager
+def threads(result: Result, timeout: float) -> Iterator[Threads]:
+    before = pool.open_descriptors()
+    group = Threads(result.size, timeout)
+    try:
+        yield group
     finally:
         group.close()
     if pool.open_descriptors() > before:
         result.failures.append(f"{pool.open_descriptors() - before} descriptors are left")
+
+
+DEADLINE = 4.0  # seconds for a call, where a deadline is to pass
+
+
+def stop(jobs: Jobs, transport: str, rng: random.Random) -> Result:
+    """Nobody hears anything of the victim, and nobody may give it up before the deadline."""
+    result = draw("stop", transport, rng)
+    if transport == "local":
+        return lazy_thread(result, rng)
+    crew = begin(jobs, result, rng, None, True, timeout=DEADLINE)
+    time.sleep(instant(rng))
+    since = time.monotonic()
+    crew.ranks[result.victim].signal(signal.SIGSTOP)
+    survivors = [rank for rank in range(result.size) if rank != result.victim]
+    try:
+        outcomes = {rank: crew.ranks[rank].outcome(time.monotonic() + GRACE) for rank in survivors}
+    finally:
+        crew.ranks[result.victim].signal(signal.SIGKILL)
+    judge_deadline(result, outcomes, since)
+    return result
+
+
+def judge_deadline(result: Result, outcomes: dict[int, Outcome], since: float) -> None:
+    reports = {r: report for r, o in outcomes.items() if (report := result.take(r, o)) is not None}
+    for rank, report in reports.items():
+        judge(result, rank, report, ["DeadlineError"], since, DEADLINE)
+    told_by_none = [r.heard for r in reports.values() if r.first is not None and "(reported by" not in r.first.text]
+    for rank, report in reports.items():
+        if report.first is None:
+            continue
+        if report.heard < min(told_by_none, default=since + DEADLINE):
+            result.failures.append(f"rank {rank} was told of a deadline before it had passed anywhere")
+        if report.heard in told_by_none and (report.first.age or 0.0) < DEADLINE:
+            result.failures.append(f"rank {rank} gave up too early: {report.first}")
+
+
+def lazy_thread(result: Result, rng: random.Random) -> Result:
+    """A thread that calls no more, and closes nothing."""
+    steps = rng.randint(0, 20)
+    since = [0.0]
+
+    def work(comm: Any, seed: int, say: Any) -> Report:
+        if comm.rank != result.victim:
+            return chaos_ranks.run(comm, seed, say, None, True)
+        mix = chaos_ranks.Mix(comm, seed, plain=True)
+        for _ in range(steps):
+            mix.step()
+        since[0] = time.monotonic()
+        return mix.report
+
+    with threads(result, DEADLINE) as group:
+        group.start(work, rng.randrange(1 << 30), group.say)
+        outcomes = dict(enumerate(group.collect(GRACE)))
+        result.take(result.victim, outcomes.pop(result.victim))
+        judge_deadline(result, outcomes, since[0])
+    return result
+
+
+def resume(jobs: Jobs, transport: str, rng: random.Random) -> Result:
+    """The victim goes on before anybody's deadline: nobody may notice more than that it took longer."""
+    result = draw("resume", transport, rng)
+    crew = begin(jobs, result, rng, pool.told)
+    victim = crew.ranks[result.victim]
+    for _ in range(rng.randint(1, 3)):
+        time.sleep(instant(rng))
+        victim.signal(signal.SIGSTOP)
+        time.sleep(instant(rng) * 3)
+        victim.signal(signal.SIGCONT)
+    crew.ranks[0].tell("enough")
+    for rank, outcome in enumerate(crew.collect(GRACE)):
+        report = result.take(rank, outcome)
+        if report is not None and report.first is not None:
+            result.failures.append(f"rank {rank} failed: {report.first}")
     return result
 
 
 FAULTS = {
     "kill": Fault("SIGKILL; among threads: the communicator is closed under the thread", kill),
+    "stop": Fault(f"SIGSTOP, with a deadline of {DEADLINE:g} s; among threads: one calls no more", stop),
+    "resume": Fault("SIGSTOP, and SIGCONT before the deadline, up to three times", resume, lambda t: t != "local"),
 }

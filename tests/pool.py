@@ -95,9 +95,9 @@ def hear() -> Any:
 
 
 def told() -> bool:
-    """From a function that runs on a rank process: whether there is a message, which `hear` would return."""
+    """From a function that runs on a rank process: whether a message of `Rank.tell` has come, which is taken."""
     assert _parent is not None
-    return _parent.poll(0)
+    return _parent.poll(0) and hear() is not None
 
 
 def _pickled(outcome: Outcome) -> bytes:
