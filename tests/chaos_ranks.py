@@ -51,6 +51,7 @@ class Report:
         calls: how many results it was given, all of which were checked.
         wrong: the results that were not right.
         began: when the call began that failed, by the monotonic clock, which all processes of a machine share.
+        step: when the first of the calls began that were in flight then.
         heard: when the first error came.
         noticed: when the world of this rank had failed.
         first: the first error, of the world or of a group.
@@ -60,6 +61,7 @@ class Report:
     calls: int = 0
     wrong: list[str] = field(default_factory=list)
     began: float = 0.0
+    step: float = 0.0
     heard: float = 0.0
     noticed: float = 0.0
     first: Heard | None = None
@@ -218,6 +220,7 @@ class Mix:
 
     def step(self) -> None:
         """A call, several at once, or a random program."""
+        self.report.step = time.monotonic()
         choice = self.rng.random()
         if choice < 0.6:
             self.begin()()

@@ -97,6 +97,7 @@ class Communicator {
   void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
+  std::uint64_t needed_before(const Work& work) const;
   bool may_start(const Work& work);
   bool step(Work& work, int spins);
   void complete(Work& work);
@@ -110,6 +111,9 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  std::vector<int> waits_for(const Work& work) const;
+  std::vector<int> waits_for_all() const;
+  void find_culprit();
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable() const;
   void heed_before_call();

@@ -21,6 +21,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   Report own = report;
   own.communicator = options_.id;
   own.reporter = rank();
+  const bool about_own_deadline = report.reporter == rank();
   const Work* current = about;
   for (const auto& work : pending()) {
     if (current == nullptr && !work->is_message() && position(*work) == report.sequence) {
@@ -34,7 +35,14 @@ void Communicator::fail(const Report& report, const Work* about) {
       own.shapes = current->details->shapes;
     }
   }
+  if (report.kind == ErrorKind::kDeadline) {
+    own.waits = about_own_deadline ? report.waits : waits_for_all();
+  }
   tell(own);
+  if (report.kind == ErrorKind::kDeadline) {
+    received_[rank()] = own;
+    find_culprit();
+  }
   if (report.kind == ErrorKind::kMismatch && !report.message) {
     received_[rank()] = own;
     error_->text += tensor_detail(report.culprit, report.other, current);

@@ -5,6 +5,8 @@
 namespace collectives {
 namespace {
 
+constexpr std::size_t kMostWaits = 64;
+
 // Lines; the only free text that may hold a line break comes with its length.
 void put_text(std::ostringstream& out, const std::string& text) { out << text.size() << '\n' << text << '\n'; }
 
@@ -20,12 +22,18 @@ std::string get_text(std::istringstream& in) {
 }  // namespace
 
 std::string Report::encode(std::size_t limit) const {
-  constexpr std::size_t kReserve = 256;
+  constexpr std::size_t kReserve = 1024;  // what the other lines take at most, of kReportBytes
   std::ostringstream out;
   out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
-      << message << ' ' << sequence << '\n';
+      << message << ' ' << sequence << ' ';
+  const std::size_t waits_told = std::min(waits.size(), kMostWaits);
+  out << waits_told;
+  for (std::size_t i = 0; i < waits_told; ++i) {
+    out << ' ' << waits[i];
+  }
+  out << '\n';
   put_text(out, text.substr(0, limit - kReserve));
-  put_text(out, name.substr(0, kReserve / 2));
+  put_text(out, name.substr(0, 128));
   // The number of counts, which separates them from the shapes.
   std::string words = std::to_string(counts.size()) + ' ';
   for (const auto* list : {&counts, &shapes}) {
@@ -48,6 +56,11 @@ Report Report::decode(const std::string& text) {
   if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.message >>
       report.sequence) {
     report.kind = static_cast<ErrorKind>(kind);
+  }
+  std::size_t waits = 0;
+  in >> waits;
+  for (int r = -1; report.waits.size() < std::min(waits, kMostWaits) && in >> r;) {
+    report.waits.push_back(r);
   }
   report.text = get_text(in);
   report.name = get_text(in);
