@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import sys
 import time
 from pathlib import Path
@@ -23,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import chaos_jobs
+import chaos_soak
+import conftest
 import progress
-from chaos_trials import FAULTS, Result
-
-CELL = 10
+from chaos_trials import FAULTS, Result, attempt
 
 
 def run(
@@ -42,12 +41,7 @@ def run(
         with chaos_jobs.Jobs() as jobs:
             for number in range(trials) if only is None else [only]:
                 fault, transport = kinds[number % len(kinds)]
-                rng = random.Random(f"{seed} {number}")
-                result = FAULTS[fault].trial(jobs, transport, rng)
-                result.repeat = (
-                    f"python tests/chaos.py --fault {','.join(faults)} --transport {','.join(transports)} "
-                    f"--seed {seed} --only {number}"
-                )
+                result = attempt(jobs, fault, transport, seed, number)
                 results.append(result)
                 if result.failures:
                     print(f"\r{result.text()}", file=sys.stderr, flush=True)
@@ -76,6 +70,21 @@ def table(results: list[Result]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
+def soak(seconds: float, transports: list[str], seed: int, show: str) -> int:
+    """Each transport for its part of the time."""
+    wrong: list[str] = []
+    with chaos_jobs.Jobs() as jobs:
+        for transport in transports:
+            bar = progress.make(show)
+            faults, line = chaos_soak.soak(jobs, transport, seconds / len(transports), seed, bar.update)
+            bar.close()
+            print(line, flush=True)
+            wrong += faults
+    for fault in wrong:
+        print(fault, file=sys.stderr)
+    return 1 if wrong else 0
+
+
 def listed(text: str, allowed: list[str]) -> list[str]:
     names = allowed if text == "all" else text.split(",")
     if unknown := [name for name in names if name not in allowed]:
@@ -97,18 +106,19 @@ def main() -> int:
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="run calls for so long instead, without a fault")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every trial there")
     options = parser.parse_args()
-    if options.soak:
-        import chaos_soak
-
-        return chaos_soak.main(options.soak, options.seed)
     print(f"seed {options.seed}, {os.cpu_count()} cores", flush=True)
     began = time.monotonic()
     show = "-" if progress.wanted() else ""
+    if options.soak:
+        return soak(options.soak, [t for t in options.transport if t != "local"], options.seed, show)
     results = run(options.fault, options.transport, options.trials, options.seed, options.only, show)
     print(table(results))
     failed = sum(bool(r.failures) for r in results)
     calls = sum(r.calls for r in results)
     print(f"{len(results)} trials, {failed} failed, {calls} results checked, {time.monotonic() - began:.0f} s")
+    if left := conftest.descendants():
+        print("left over:", *left, sep="\n  ")
+        failed += 1
     if options.json:
         options.json.write_text(json.dumps([vars(r) for r in results], indent=1))
     return 1 if failed else 0

@@ -22,6 +22,7 @@ import programs
 from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
 
 COUNTS = {0: 8, 1: 15, 10: 15, 3000: 20, 50_000: 20, 700_000: 12, 5_000_000: 2}  # elements, and how often
+LARGEST = max(COUNTS)
 DTYPES = ("float32", "float64", "int32", "float16", "uint16")
 PERIOD = 97  # of the values of an array
 # As often as they are named.
@@ -68,9 +69,9 @@ class Report:
     error: Heard | None = None
 
 
-def random_item(rng: random.Random, plain: bool) -> Item:
+def random_item(rng: random.Random, kinds: list[str]) -> Item:
     return Item(
-        kind=rng.choice([kind for kind in SHORT if not plain or kind not in (*MAKING, "close")]),
+        kind=rng.choice(kinds),
         group=rng.randrange(programs.MOST_GROUPS),
         op=rng.choice(sorted(programs.COMBINE)),
         dtype=rng.choice(["int32", "uint8", "int64", "float64"]),
@@ -108,12 +109,12 @@ class Timed:
 class Mix:
     """The calls of one rank. `step` makes some, and notes what is wrong in the report.
 
-    A plain mix has short arrays and no groups, so that no call takes long by itself, and one failure is one of all.
+    largest: elements of an array at most. groups: whether groups are made, which fail by themselves.
     """
 
-    def __init__(self, comm: Any, seed: int, plain: bool = False) -> None:
-        self.plain = plain
-        self.counts = {count: often for count, often in COUNTS.items() if not plain or count < 1_000_000}
+    def __init__(self, comm: Any, seed: int, largest: int = LARGEST, groups: bool = True) -> None:
+        self.counts = {count: often for count, often in COUNTS.items() if count <= largest}
+        self.kinds = [kind for kind in SHORT if groups or kind not in (*MAKING, "close")]
         self.rank, self.size = comm.rank, comm.size
         self.rng = random.Random(seed)
         self.report = Report()
@@ -230,7 +231,7 @@ class Mix:
             for check in checks:
                 check()
         else:
-            program = [random_item(self.rng, self.plain) for _ in range(self.rng.randint(3, 10))]
+            program = [random_item(self.rng, self.kinds) for _ in range(self.rng.randint(3, 10))]
             self.report.wrong += programs.run(self.comm, program, self.rng.randrange(1 << 30))
             self.report.calls += len(program)
 
@@ -249,10 +250,11 @@ def run(
     seed: int,
     say: Callable[[str], None] = pool.say,
     stop: Callable[[], bool] | None = None,
-    plain: bool = False,
+    largest: int = LARGEST,
+    groups: bool = True,
 ) -> Report:
     """Makes calls until something fails, or until `stop()` holds on rank 0."""
-    mix = Mix(comm, seed, plain)
+    mix = Mix(comm, seed, largest, groups)
     report = mix.report
     say("begin")
     try:

@@ -175,6 +175,7 @@ def threads(result: Result, timeout: float) -> Iterator[Threads]:
 
 
 DEADLINE = 4.0  # seconds for a call, where a deadline is to pass
+QUICK = 700_000  # elements: no call takes so long by itself
 
 
 def stop(jobs: Jobs, transport: str, rng: random.Random) -> Result:
@@ -182,7 +183,7 @@ def stop(jobs: Jobs, transport: str, rng: random.Random) -> Result:
     result = draw("stop", transport, rng)
     if transport == "local":
         return lazy_thread(result, rng)
-    crew = begin(jobs, result, rng, None, True, timeout=DEADLINE)
+    crew = begin(jobs, result, rng, None, QUICK, False, timeout=DEADLINE)
     time.sleep(instant(rng))
     since = time.monotonic()
     crew.ranks[result.victim].signal(signal.SIGSTOP)
@@ -211,8 +212,8 @@ def lazy_thread(result: Result, rng: random.Random) -> Result:
 
     def work(comm: Any, seed: int, say: Any) -> Report:
         if comm.rank != result.victim:
-            return chaos_ranks.run(comm, seed, say, None, True)
-        mix = chaos_ranks.Mix(comm, seed, plain=True)
+            return chaos_ranks.run(comm, seed, say, None, QUICK, False)
+        mix = chaos_ranks.Mix(comm, seed, QUICK, groups=False)
         for _ in range(steps):
             mix.step()
         since[0] = time.monotonic()
@@ -249,3 +250,10 @@ FAULTS = {
     "stop": Fault(f"SIGSTOP, with a deadline of {DEADLINE:g} s; among threads: one calls no more", stop),
     "resume": Fault("SIGSTOP, and SIGCONT before the deadline, up to three times", resume, lambda t: t != "local"),
 }
+
+
+def attempt(jobs: Jobs, fault: str, transport: str, seed: int, number: int) -> Result:
+    """Trial `number` of a run of this seed."""
+    result = FAULTS[fault].trial(jobs, transport, random.Random(f"{seed} {number}"))
+    result.repeat = f"python tests/chaos.py --fault {fault} --transport {transport} --seed {seed} --only {number}"
+    return result

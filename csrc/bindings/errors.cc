@@ -10,6 +10,14 @@ namespace {
 
 namespace py = pybind11;
 
+// With its errno, as Python's own have it.
+void set_os_error(const std::system_error& error) {
+  if (PyObject* arguments = Py_BuildValue("(is)", error.code().value(), error.what())) {
+    PyErr_SetObject(PyExc_OSError, arguments);
+    Py_DECREF(arguments);
+  }
+}
+
 const char* class_name(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kMismatch:
@@ -65,7 +73,7 @@ void set_python_error() {
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::system_error& error) {
-    PyErr_SetString(PyExc_OSError, error.what());
+    set_os_error(error);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -82,7 +90,7 @@ void register_errors() {
     } catch (const ArgumentError& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
     } catch (const std::system_error& error) {
-      PyErr_SetString(PyExc_OSError, error.what());
+      set_os_error(error);
     }
   });
 }
