@@ -46,6 +46,8 @@ def run(
                 if result.failures:
                     print(f"\r{result.text()}", file=sys.stderr, flush=True)
                 bar.update((number + 1) / trials)
+                if not show and trials >= 1000 and (number + 1) % 100 == 0:
+                    print(f"{number + 1} trials", file=sys.stderr, flush=True)
     finally:
         bar.close()
     return results

@@ -93,8 +93,9 @@ def judge(result: Result, rank: int, report: Report, kinds: Sequence[str], since
         return
     if world.kind not in kinds or world.peer != result.victim or f"rank {result.victim}" not in world.text:
         result.failures.append(f"rank {rank}: {world} does not name rank {result.victim}; first {first}")
-    # In a group without the victim another survivor may have left, as programs do that fail.
-    if result.victim not in meant(first.text) and "has left the group" not in first.text:
+    # In a group without the victim another survivor may have left or closed it, as programs do that fail.
+    closed = "has left the group" in first.text or "closed the communicator" in first.text
+    if result.victim not in meant(first.text) and not closed:
         result.failures.append(f"rank {rank}: the first error names others: {first}")
     late = report.noticed - max(since, report.began)  # who computes hears of nothing before the next call
     result.late.append(late)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from replicas import job
 
 SOON = 20.0  # seconds; what has to wait for a rank that never comes ends at START
-START = 5.0
+START = 10.0
 MEMORY = Path("/sys/fs/cgroup/memory")  # the controller of version 1
 UNIFIED = Path("/sys/fs/cgroup")  # version 2, where it is mounted there
 
@@ -132,7 +132,7 @@ def test_no_room_for_segments(limit, advice):
 
 def test_the_advice_helps(monkeypatch):
     monkeypatch.setenv("COLLECTIVES_SYMMETRIC_HEAP", "16M")
-    limit = {"AS": 3 << 30, "FSIZE": 1 << 30}
+    limit = {"AS": 16 << 30, "FSIZE": 4 << 30}
     monkeypatch.setattr("replicas.KEPT", ("COLLECTIVES_SYMMETRIC_HEAP",))
     reports, _ = run([limit, limit, limit])
     assert all(map(is_fine, reports)), reports
