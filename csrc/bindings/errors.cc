@@ -42,7 +42,10 @@ void set_collectives_error(const CollectivesError& error) {
                                       py::arg("collective") = known(context.collective, !context.collective.empty()),
                                       py::arg("sequence") = known(context.sequence, context.sequence >= 0),
                                       py::arg("name") = known(context.name, !context.name.empty()),
-                                      py::arg("age") = known(context.age_s, context.age_s >= 0));
+                                      py::arg("age") = known(context.age_s, context.age_s >= 0),
+                                      py::arg("host") = known(context.host, !context.host.empty()),
+                                      py::arg("pid") = known(context.pid, context.pid > 0),
+                                      py::arg("bytes_done") = known(context.bytes_done, context.bytes_done >= 0));
     PyErr_SetObject(type.ptr(), exception.ptr());
   } catch (py::error_already_set& python_error) {
     python_error.restore();

@@ -58,6 +58,10 @@ struct ControlPage {
   std::atomic<std::uint64_t> left;
   // The number of the communicator whose segment this is. Memory of groups is used again; numbers are not.
   std::atomic<std::uint32_t> communicator;
+  // Of a rank that is a thread among others: the kernel's number of the thread that called last. 0: not known.
+  std::atomic<std::uint32_t> caller;
+  // In the segments of the world only: which rank's failure has been explained last, and when. See explain.cc.
+  std::atomic<std::uint64_t> explained;
   // For the measurement of the latency between two cores.
   alignas(kCacheLine) std::atomic<std::uint64_t> probe;
   // Why the owner failed, valid once report_bytes is not 0.

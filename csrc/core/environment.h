@@ -47,6 +47,15 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "Threads of a reduction over replicas of one process (`collectives.cross_device_ops`), the caller among them; "
      "it does not change results",
      kLaunchReader},
+    {"COLLECTIVES_RECORDER_DIR", "path of a folder, which is made where there is none", "none",
+     "Where each rank writes what its recorder holds, after a failure and on SIGUSR2; without it no file is written, "
+     "and "
+     "SIGUSR2 writes to stderr",
+     kLaunchReader},
+    {"COLLECTIVES_SIGNALS", "`0` or `1`", "`1`",
+     "Whether the library handles SIGUSR2 (dumps the recorder) and SIGRTMAX-7 (shows the Python stack to a rank that "
+     "misses this one), where the program handles neither",
+     kLaunchReader},
     {"COLLECTIVES_ISA", "`avx512`, `avx2` or `baseline`", "the best that the machine has",
      "Instruction set of the reducers, for tests and comparisons; all give the same bits", "csrc/core/reducer.cc"},
 };
