@@ -54,6 +54,8 @@ class Engine {
   std::vector<Peer>& peers() { return peers_; }
   const std::shared_ptr<HostMemory>& memory() const { return memory_; }
   Recorder& recorder() { return recorder_; }
+  // Which rank's failure has been explained last: as in ControlPage, where there is none.
+  std::atomic<std::uint64_t>& explained() { return explained_; }
   // Looks at a flag this often before it does anything else. Small when ranks outnumber cores.
   int spins() const { return spins_; }
 
@@ -105,6 +107,7 @@ class Engine {
   int spins_;
   std::shared_ptr<HostMemory> memory_;
   Recorder recorder_;
+  std::atomic<std::uint64_t> explained_{0};
   Lock lock_;
   std::vector<Communicator*> communicators_;
   std::uint32_t next_number_ = 1;                                        // the world has 0

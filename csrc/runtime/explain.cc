@@ -128,17 +128,18 @@ void Explanation::run() {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-// One rank can be missed in several communicators. Ranks of a host agree in a word that they share.
+// One rank can be missed in several communicators. Ranks of a host agree by a word that they share.
 bool Explanation::claim() const {
-  const auto& memory = communicator_.engine()->memory();
-  if (memory == nullptr || failure_.own.cause == Cause::kMismatch || failure_.world_culprit < 0) {
+  if (failure_.own.cause == Cause::kMismatch || failure_.world_culprit < 0) {
     return true;
   }
   constexpr int kRankBits = 24;
   const auto now = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count());
   const std::uint64_t mine = now << kRankBits | static_cast<std::uint64_t>(failure_.world_culprit + 1);
-  std::atomic<std::uint64_t>& word = memory->first_page().explained;
+  Engine& engine = *communicator_.engine();
+  std::atomic<std::uint64_t>& word =
+      engine.memory() != nullptr ? engine.memory()->first_page().explained : engine.explained();
   std::uint64_t before = word.load();
   do {
     const bool same = (before ^ mine) << (64 - kRankBits) == 0;

@@ -89,7 +89,7 @@ void dump_all(int /*signal*/) {
 void handle(int signal, void (*handler)(int)) {
   struct sigaction action{};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART | SA_ONSTACK;
+  action.sa_flags = SA_RESTART;  // on the ordinary stack: an alternate one may be too small for dumps
   sigemptyset(&action.sa_mask);
   if (sigaction(signal, &action, nullptr) != 0) {
     throw std::system_error(errno, std::generic_category(), "sigaction");

@@ -15,7 +15,7 @@ from . import _core
 from ._environment import read_recorder_dir, read_signals
 
 _lock = threading.Lock()
-_prepared = False
+_prepared: list[bool] = []
 
 
 def machine() -> str:
@@ -32,7 +32,6 @@ def prepare() -> None:
     Raises:
         ValueError: a variable is not acceptable.
     """
-    global _prepared
     handle = read_signals()
     folder = read_recorder_dir()
     if folder:
@@ -42,7 +41,7 @@ def prepare() -> None:
     with _lock:
         if _prepared:
             return
-        _prepared = True
+        _prepared.append(True)
         descriptor = _core._open_stack_page(machine())
         number = _core._stack_signal()
         if handle and descriptor >= 0 and _core._signal_is_free(number):
