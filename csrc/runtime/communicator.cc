@@ -44,7 +44,7 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
     mail.push_back(mail_links_[r] != nullptr ? mail_links_[r].get() : message_link(r));
   }
   messages_ = std::make_unique<Messages>(options_.id, rank(), std::move(mail));
-  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links));
+  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links), engine_->recorder());
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
 }
@@ -60,12 +60,18 @@ Communicator::~Communicator() {
 void Communicator::start(Work& work) {
   begins_[work.sequence % kHeaderLines] = work.base;
   work.state.store(WorkState::kActive, std::memory_order_relaxed);
+  if (work.record != 0) {
+    engine_->recorder().started(work);
+  }
   executor_->begin(work);
 }
 
 bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
+  if (options_.threads) {
+    note_caller();
+  }
   work = spare_ != nullptr ? std::move(spare_) : std::make_shared<Work>();
   spare_.reset();
   if (!prepare_again(*work, call)) {
@@ -80,8 +86,10 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
       spare_ = std::move(work);
       return true;
     }
+    engine_->recorder().waits(*work);
     active_.push_back(work);
   } else {
+    engine_->recorder().posted(*work, options_.id);
     queued_.push_back(work);
   }
   return false;
@@ -90,8 +98,12 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
 std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
+  if (options_.threads) {
+    note_caller();
+  }
   auto work = std::make_shared<Work>();
   prepare(*work, call);
+  engine_->recorder().posted(*work, options_.id);
   queued_.push_back(work);
   drive();
   engine_->wake_waiters();
@@ -232,6 +244,7 @@ void Communicator::complete(Work& work) {
     unpack(work.result_span.data, work.output_spans);
   }
   mapped_bytes_ += work.plan->mapped_bytes;
+  engine_->recorder().done(work);
   work.state.store(WorkState::kDone, std::memory_order_release);
   update_completed();
 }

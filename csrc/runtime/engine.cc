@@ -69,7 +69,8 @@ Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, st
       peers_(std::move(peers)),
       doorbell_(doorbell),
       spins_(crowded ? kSpinsShared : kSpinsAlone),
-      memory_(std::move(memory)) {
+      memory_(std::move(memory)),
+      recorder_(rank, static_cast<int>(peers_.size())) {
   register_engine(this);
 }
 

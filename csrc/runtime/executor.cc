@@ -22,10 +22,12 @@ inline void relax() {
 
 }  // namespace
 
-Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links)
+Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links,
+                   Recorder& recorder)
     : communicator_(communicator),
       rank_(rank),
       domain_(domain),
+      recorder_(recorder),
       links_(std::move(links)),
       peers_completed_(links_.size(), 0),
       sent_(links_.size(), 0) {
@@ -189,6 +191,9 @@ Executor::Look Executor::settle(Work& work, bool sends) {
 Progress Executor::run(Work& work, int spins) {
   if (work.plan->small_exchange && work.input.count <= 1 && work.output.count <= 1) {
     return run_small(work, spins);
+  }
+  if (work.record == 0) {
+    recorder_.posted(work, communicator_);
   }
   const Schedule& schedule = work.plan->schedule;
   const auto await_links = [&](bool sends) {

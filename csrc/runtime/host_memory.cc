@@ -65,6 +65,11 @@ void HostMemory::set_sleeping(int threads) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+ControlPage& HostMemory::first_page() const {
+  const auto first = std::find_if(bases_.begin(), bases_.end(), [](const std::byte* base) { return base != nullptr; });
+  return *reinterpret_cast<ControlPage*>(*first);
+}
+
 std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::uint32_t communicator,
                                                 const std::function<bool(int)>& gone) {
   const std::lock_guard guard(mutex_);

@@ -1,6 +1,8 @@
 // The members of a communicator, which may be any ranks of the world, in any order: how they are reached, what they are
 // called, and whether they have left.
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "runtime/communicator.h"
@@ -35,6 +37,22 @@ std::string Communicator::who(int member) const {
     add("pid " + std::to_string(process.pid));
   }
   return "rank " + std::to_string(member) + details + (details.empty() ? "" : ")");
+}
+
+// Host and process of the peer. Threads of one group have no entry for each other, and share both.
+void Communicator::name_process(ErrorContext& context) const {
+  if (context.peer < 0 || context.peer >= size()) {
+    return;
+  }
+  if (options_.mapped_transport == "local") {
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    context.host = host;
+    context.pid = getpid();
+    return;
+  }
+  context.host = peer(context.peer).host;
+  context.pid = peer(context.peer).pid;
 }
 
 // "; ranks 2, 3 are in the same process", or nothing.

@@ -226,8 +226,13 @@ std::string Communicator::tensor_detail(int a, int b, const Work* work) {
     engine_->hear_links();
     std::this_thread::yield();
   }
-  const std::string text = tensor_difference(first, second, work, size());
-  return text.empty() ? text : "; " + text;
+  std::string text = tensor_difference(first, second, work, size());
+  text = text.empty() ? text : "; " + text;
+  if (first.recent != second.recent) {
+    return text + "; before it rank " + std::to_string(a) + " called " + first.recent + ", rank " + std::to_string(b) +
+           " called " + second.recent;
+  }
+  return first.recent.empty() ? text : text + "; before it both called " + first.recent;
 }
 
 }  // namespace collectives

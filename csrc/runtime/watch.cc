@@ -68,6 +68,7 @@ void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& wor
     }
     Report report;
     report.kind = ErrorKind::kPeer;
+    report.cause = Cause::kLeft;
     report.reporter = rank();
     report.culprit = r;
     report.sequence = position(*work);
@@ -105,6 +106,7 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
     return;
   }
   report.kind = ErrorKind::kDeadline;
+  report.cause = Cause::kSilence;
   report.reporter = rank();
   report.culprit = culprit;
   report.sequence = position(work);

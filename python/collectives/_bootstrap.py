@@ -20,10 +20,9 @@ import socket
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from . import _rendezvous
+from . import _core, _recorder, _rendezvous
 from ._environment import Environment
 from ._handover import Exchanger, Handover
 from ._mesh import Mesh, Reach
@@ -48,6 +47,7 @@ class Process:
         control_fds: the Unix stream connection to it (same host), once for each rank of the own process; it ends when
             the other process has closed all of its own, or dies.
         pid_fds: refers to it (same host, where the kernel can say), once for each rank of the own process.
+        stack_place: how it shows where its Python code is, for the core.
     """
 
     ranks: list[int]
@@ -57,6 +57,7 @@ class Process:
     doorbell_fds: list[int] = field(default_factory=list)
     control_fds: list[int] = field(default_factory=list)
     pid_fds: list[int] = field(default_factory=list)
+    stack_place: str = ""
 
     def close(self) -> None:
         """Closes all descriptors, for the case that nobody took them over."""
@@ -154,7 +155,8 @@ def _hand_over(
         person = {
             "pid": os.getpid(),
             "hostname": socket.gethostname(),
-            "machine": _machine(),
+            "machine": _recorder.machine(),
+            "stack": _core._stack_place(),
             "cores": sorted(os.sched_getaffinity(0)),
             "transport": environment.transport,
             "replicas": environment.replicas,
@@ -190,14 +192,6 @@ def _hand_over(
     if environment.transport == "shm":
         _check_all_mapped(meeting.rank, people, pairs, views)
     return pairs, people
-
-
-def _machine() -> str:
-    """Names the machine, whatever its containers are called: the identity of this start of its kernel."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def _other(pair: tuple[int, int], process: int) -> int | None:
@@ -247,7 +241,7 @@ def _world(process: int, transport: str, people: list[dict[str, Any]], pairs: Co
             for rank in numbers:
                 places[rank] = host[index]
     processes = [
-        Process(numbers, str(person["hostname"]), int(person["pid"]))
+        Process(numbers, str(person["hostname"]), int(person["pid"]), stack_place=str(person["stack"]))
         for numbers, person in zip(ranks, people, strict=True)
     ]
     return World(process, processes, places, is_crowded(people), [{} for _ in ranks[process]])

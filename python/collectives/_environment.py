@@ -255,6 +255,29 @@ def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
     return 0 if text is None else _integer(text, "COLLECTIVES_NUM_THREADS", 1, MAX_THREADS)
 
 
+def read_recorder_dir(environ: Mapping[str, str] | None = None) -> str:
+    """The folder for dumps of the recorder, as an absolute path; empty: none.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+    """
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_RECORDER_DIR")
+    return "" if text is None else os.path.abspath(text)
+
+
+def read_signals(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the library may handle signals.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable is neither 0 nor 1.
+    """
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_SIGNALS")
+    return text is None or _integer(text, "COLLECTIVES_SIGNALS", 0, 1) == 1
+
+
 def _lookup(variables: Mapping[str, str], name: str) -> str | None:
     """The value of a variable of the table, ``None`` when it is not set or empty."""
     assert name in VARIABLES, f"{name} is not in the table of csrc/core/environment.h"

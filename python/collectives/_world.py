@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import Any, overload
 
-from . import _bootstrap, _core, _leaving
+from . import _bootstrap, _core, _leaving, _recorder
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from .communicator import Communicator
 from .errors import CollectivesError
@@ -95,6 +95,7 @@ def init(
     """
     warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
     others: dict[str, Any] = {"token": token, "transport": transport, "timeout": timeout, "replicas": replicas}
+    _recorder.prepare()
     with _lock, contextlib.ExitStack() as stack:
         _refuse_second_world()
         job = _torchrun.find_job() if rank is None and size is None and rendezvous is None else None
@@ -125,6 +126,7 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     Raises:
         CollectivesError: as ``init``.
     """
+    _recorder.prepare()
     options = _options(timeout)
     handles = _core.local_group(1, options) if environment.size == 1 else _connect(environment, options)
     communicator = Communicator(handles[0])
@@ -160,7 +162,7 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
     try:
         world = _bootstrap.connect(environment, provide)
         processes = [
-            (p.ranks, p.host_name, p.pid, p.memory_fds, p.doorbell_fds, p.control_fds, p.pid_fds)
+            (p.ranks, p.host_name, p.pid, p.memory_fds, p.doorbell_fds, p.control_fds, p.pid_fds, p.stack_place)
             for p in world.processes
         ]
         tcp = [[connections.get(rank, -1) for rank in range(len(world.host))] for connections in world.tcp_fds]
@@ -197,6 +199,7 @@ def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
     """
     if n < 1:
         raise ValueError(f"n is {n}; a group has at least one rank")
+    _recorder.prepare()
     group = [Communicator(handle) for handle in _core.local_group(n, _options(timeout))]
     for communicator in group:
         _leaving.register(communicator)
