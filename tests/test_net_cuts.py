@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pool
 import pytest
 from net.hosts import Bridged, why_not
-from net.ranks import HostGroup
+from net.ranks import HostGroup, await_connections, connections
 from net.work import TRIALS, one_round, until_error, wait_then_call
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -179,3 +181,48 @@ def test_host_vanishes_while_nothing_is_in_flight(hosts: Bridged, start: Any) ->
     for rank in (0, 1):
         group.ranks[rank].tell("go")
     check_survivors(group, began, group.elsewhere, [0, 1])
+
+
+def probed(comm: Any, timeout: float) -> dict[str, Any]:
+    """As `wait_then_call`, with probes that come every second instead of every minute."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            sock = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue  # no socket
+        with sock:
+            if sock.family != socket.AF_INET or sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            for option, seconds in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 60), (socket.TCP_KEEPCNT, 15)):
+                assert sock.getsockopt(socket.IPPROTO_TCP, option) == seconds
+                sock.setsockopt(socket.IPPROTO_TCP, option, 1)
+            found += 1
+    assert found == comm.size - comm.local_size
+    return wait_then_call(comm, timeout)
+
+
+def test_probes_find_a_host_that_vanished(hosts: Bridged, start: Any) -> None:
+    """While nothing is in flight the kernel still asks, and the next call need not wait for its deadline."""
+    group = start(TWO)
+    group.start(probed, 60.0)
+    for rank in group.ranks:
+        assert rank.event() == "idle"
+    pid = group.ranks[0].pid
+    assert len(connections(pid)) == 4
+    await_connections(pid, lambda found: not any(c.unacknowledged for c in found))
+    hosts.cut(1, "device")
+    for rank in (2, 3):
+        group.ranks[rank].signal(signal.SIGKILL)
+    await_connections(pid, lambda found: not found)
+    for rank in (0, 1):
+        group.ranks[rank].tell("go")
+    for rank in (0, 1):
+        outcome = group.ranks[rank].outcome(time.monotonic() + 30)
+        assert outcome.error is None, outcome.text
+        report = outcome.value
+        assert report["type"] == report["after"] == "PeerError"
+        assert report["peer"] in (2, 3)
+        assert "its host does not answer any more" in report["text"]
+        assert report["took"] < 30

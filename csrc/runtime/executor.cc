@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace collectives {
 namespace {
+
+// Larger scratch areas, and more, are not kept for later calls, which may need none.
+constexpr std::size_t kKeepScratchBytes = 4 << 20;
+constexpr std::size_t kKeepScratch = 4;
 
 // Tells the processor that this is a spin loop.
 inline void relax() {
@@ -42,8 +47,14 @@ void Executor::begin(Work& work) {
     work.destinations.resize(plan.max_operands);
     work.cursors.resize(2 * plan.max_operands);
   }
-  if (work.scratch.size() < static_cast<std::size_t>(plan.schedule.scratch_bytes)) {
-    work.scratch.resize(plan.schedule.scratch_bytes);
+  if (const auto bytes = static_cast<std::size_t>(plan.schedule.scratch_bytes); work.scratch.size() < bytes) {
+    if (!spare_scratch_.empty()) {
+      work.scratch = std::move(spare_scratch_.back());
+      spare_scratch_.pop_back();
+    }
+    if (work.scratch.size() < bytes) {
+      work.scratch.resize(bytes);
+    }
   }
   for (const int peer : plan.peers) {
     open_stream(work, peer);
@@ -62,6 +73,12 @@ void Executor::open_stream(Work& work, int peer) {
 }
 
 void Executor::end(Work& work) {
+  if (!work.scratch.empty()) {
+    if (spare_scratch_.size() < kKeepScratch && work.scratch.size() <= kKeepScratchBytes) {
+      spare_scratch_.push_back(std::move(work.scratch));
+    }
+    work.scratch = {};
+  }
   if (work.streams.empty()) {
     return;
   }

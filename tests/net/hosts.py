@@ -9,6 +9,7 @@ that are left.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -211,23 +212,28 @@ def why_no_relay() -> str | None:
     return _refusal(["ip", "nft"], [("ip", "-n", "NAME", "tuntap", "add", "dev", "clvt", "mode", "tun")])
 
 
-def left(pid: int | None = None) -> list[str]:
-    """Namespaces of tests (of the process `pid` only), and devices that lie outside of one."""
+def left(pid: int) -> list[str]:
+    """Namespaces that a test process has made and that are still there."""
     names = [entry.name for entry in _FOLDER.glob("clv-*")] if _FOLDER.exists() else []
-    if pid is not None:
-        return [f"namespace {name}" for name in names if str(pid) in name.split("-")]
-    devices = [entry.name for entry in Path("/sys/class/net").glob("clv*")]
-    return [*(f"namespace {name}" for name in names), *(f"device {name}" for name in devices)]
+    return [name for name in names if str(pid) in name.split("-")]
+
+
+def outside() -> set[str]:
+    """Devices, and tables of nftables where one may look at them, with our name that lie in no namespace of a test."""
+    found = {f"device {entry.name}" for entry in Path("/sys/class/net").glob("clv*")}
+    with contextlib.suppress(RuntimeError, OSError):
+        tables = command("nft", "list", "tables").splitlines()
+        found.update(line for line in tables if line.split()[-1].startswith("clv"))
+    return found
 
 
 def main() -> None:
     """Removes namespaces whose makers have ended."""
-    for line in left():
-        name = line.removeprefix("namespace ")
-        makers = [word for word in name.split("-") if word.isdigit()]
-        if line != name and makers and not Path("/proc", makers[0]).exists():
-            command("ip", "netns", "del", name)
-            print(f"removed {name}")
+    for path in _FOLDER.glob("clv-*"):
+        makers = [word for word in path.name.split("-") if word.isdigit()]
+        if makers and not Path("/proc", makers[0]).exists():
+            command("ip", "netns", "del", path.name)
+            print(f"removed {path.name}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import itertools
 import pickle
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pool import LIMIT, Outcome, ProcessGroup, Rank, RankDied, TestTimeout
 
@@ -74,7 +75,30 @@ class HostGroup(ProcessGroup):
         return [other for other, place in enumerate(self.places) if place != self.places[rank]]
 
 
-def connections(pid: int) -> list[tuple[str, str]]:
-    """(own, other) address of each TCP connection that is established on the host of a process, as in /proc/net/tcp."""
+class Connection(NamedTuple):
+    """A TCP connection that is established.
+
+    Attributes:
+        own, other: addresses as the kernel prints them.
+        unacknowledged: bytes that the other side has not acknowledged.
+    """
+
+    own: str
+    other: str
+    unacknowledged: int
+
+
+def connections(pid: int) -> list[Connection]:
+    """Those of the host of a process."""
     lines = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-    return [(words[1], words[2]) for words in lines if words[3] == _ESTABLISHED]
+    return [
+        Connection(words[1], words[2], int(words[4].split(":")[0], 16)) for words in lines if words[3] == _ESTABLISHED
+    ]
+
+
+def await_connections(pid: int, wanted: Callable[[list[Connection]], bool], limit: float = LIMIT) -> None:
+    """Until the connections of the host of a process are as wanted."""
+    end = time.monotonic() + limit
+    while not wanted(found := connections(pid)):
+        assert time.monotonic() < end, f"the connections stay {found}"
+        time.sleep(0.01)  # a poll: /proc cannot be waited for
