@@ -54,12 +54,13 @@ void set_collectives_error(const CollectivesError& error) {
   try {
     const ErrorContext& context = error.context();
     const py::object type = py::module_::import("collectives.errors").attr(class_name(error.kind()));
-    const py::object exception = type(text(error.what()), py::arg("rank") = known(context.rank, context.rank >= 0),
-                                      py::arg("peer") = known(context.peer, context.peer >= 0),
-                                      py::arg("collective") = known(text(context.collective), !context.collective.empty()),
-                                      py::arg("sequence") = known(context.sequence, context.sequence >= 0),
-                                      py::arg("name") = known(text(context.name), !context.name.empty()),
-                                      py::arg("age") = known(context.age_s, context.age_s >= 0));
+    const py::object exception =
+        type(text(error.what()), py::arg("rank") = known(context.rank, context.rank >= 0),
+             py::arg("peer") = known(context.peer, context.peer >= 0),
+             py::arg("collective") = known(text(context.collective), !context.collective.empty()),
+             py::arg("sequence") = known(context.sequence, context.sequence >= 0),
+             py::arg("name") = known(text(context.name), !context.name.empty()),
+             py::arg("age") = known(context.age_s, context.age_s >= 0));
     PyErr_SetObject(type.ptr(), exception.ptr());
   } catch (py::error_already_set& python_error) {
     python_error.restore();
