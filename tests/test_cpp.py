@@ -1,4 +1,4 @@
-"""The C++ tests and the fuzz target, built against the installed engine, and run; .ci/run does it with sanitizers too."""
+"""The C++ tests and the fuzz target, built against the installed engine. .ci/run runs them with sanitizers, too."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ bool Communicator::collect(int r, Report* report) const {
 
 // What a member says, unless it makes no sense in this group: then that is the failure.
 Report Communicator::checked(const Report& report, int member) const {
-  if (report.valid(size())) {
+  if (report.valid(size()) && report.reporter == member) {
     return report;
   }
   Report bad;

@@ -46,6 +46,13 @@ struct Item {
     }
   }
 
+  // Before the call, when nobody else uses the slot any more.
+  void fill_heap() const {
+    if (!heap.empty()) {
+      std::memcpy(heap[0].data, input[0].data(), heap[0].bytes);
+    }
+  }
+
   // What is wrong with the results, or empty.
   std::string fault() const {
     const std::vector<Tensor>& results = output.empty() ? input : output;
@@ -64,7 +71,7 @@ struct Item {
 
 class Maker {
  public:
-  // heap: the symmetric memory of this rank, or nullptr. Calls that are in flight at a time use different slots of it.
+  // heap: the symmetric memory of this rank, or nullptr. Calls on it use one slot after the other.
   Maker(std::uint64_t seed, const Topology& topology, std::byte* heap)
       : random_(seed), topology_(topology), rank_(topology.rank), size_(topology.size), heap_(heap) {}
 
@@ -73,7 +80,7 @@ class Maker {
   int below(std::uint64_t n) { return static_cast<int>(random_() % n); }
 
   // The next call; nullptr where it is a message between two other ranks.
-  std::unique_ptr<Item> next(int slot) {
+  std::unique_ptr<Item> next() {
     if (size_ > 1 && below(4) == 0) {
       return message();
     }
@@ -90,7 +97,7 @@ class Maker {
       fill_whole(*item);
       // Drawn on every rank, so that all have the same random numbers.
       if (below(3) == 0 && heap_ != nullptr && item->input.size() == 1 && !item->input[0].empty()) {
-        move_to_heap(*item, slot);
+        move_to_heap(*item);
       }
     }
     Problem problem;
@@ -134,13 +141,13 @@ class Maker {
     }
   }
 
-  void move_to_heap(Item& item, int slot) {
+  void move_to_heap(Item& item) {
+    const int slot = symmetric_++ % kHeapSlots;
     constexpr std::int64_t kHalf = (1 << 20) / kHeapSlots / 2 / 64 * 64;
     const Span from = span_of(item.input[0]);
     for (std::size_t i = 0; i <= item.output.size(); ++i) {
       item.heap.push_back({heap_ + (2 * slot + static_cast<int>(i)) * kHalf, from.bytes});
     }
-    std::memcpy(item.heap[0].data, from.data, from.bytes);
   }
 
   // Parts of any lengths; of some ranks or tensors nothing.
@@ -238,6 +245,7 @@ class Maker {
   int rank_;
   int size_;
   std::byte* heap_;
+  int symmetric_ = 0;
 };
 
 }  // namespace engine_test

@@ -64,11 +64,22 @@ void program(Communicator& communicator, std::uint64_t seed, int calls) {
   Maker maker(seed, communicator.topology(), symmetric ? communicator.domain()->heap(rank) : nullptr);
   std::vector<std::unique_ptr<Item>> in_flight;
   for (int i = 0; i < calls; ++i) {
-    auto item = maker.next(static_cast<int>(in_flight.size()));
+    auto item = maker.next();
     const int kind = maker.below(4);
     if (item == nullptr) {
       continue;
     }
+    const auto same_slot = [&](const auto& other) {
+      return !item->heap.empty() && !other->heap.empty() && item->heap[0].data == other->heap[0].data;
+    };
+    for (const auto& other : in_flight) {
+      if (same_slot(other)) {
+        communicator.wait(*other->work, -1);
+        check_item(*other, rank);
+      }
+    }
+    std::erase_if(in_flight, same_slot);
+    item->fill_heap();
     const bool message = item->call.collective == Collective::kMessage;
     if (kind == 0 && !message && item->input.size() <= 1 && item->output.size() <= 1) {
       std::shared_ptr<Work> work;
