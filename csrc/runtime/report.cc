@@ -5,6 +5,8 @@
 namespace collectives {
 namespace {
 
+constexpr std::size_t kMostWaits = 16;
+
 // Lines; the only free text that may hold a line break comes with its length.
 void put_text(std::ostringstream& out, const std::string& text) { out << text.size() << '\n' << text << '\n'; }
 
@@ -26,8 +28,13 @@ std::string Report::encode(std::size_t limit) const {
       << message << ' ' << sequence << '\n';
   put_text(out, text.substr(0, limit - kReserve));
   put_text(out, name.substr(0, kReserve / 2));
+  const std::size_t waited_for = std::min(waits.size(), kMostWaits);
+  out << waited_for;
+  for (std::size_t i = 0; i < waited_for; ++i) {
+    out << ' ' << waits[i];
+  }
   // The number of counts, which separates them from the shapes.
-  std::string words = std::to_string(counts.size()) + ' ';
+  std::string words = ' ' + std::to_string(counts.size()) + ' ';
   for (const auto* list : {&counts, &shapes}) {
     for (const std::int64_t value : *list) {
       const std::string word = std::to_string(value) + ' ';
@@ -41,16 +48,27 @@ std::string Report::encode(std::size_t limit) const {
   return out.str().substr(0, limit);
 }
 
+bool Report::valid(int size) const {
+  const auto is_rank = [size](int r) { return r >= -1 && r < size; };
+  return readable() && is_rank(reporter) && is_rank(culprit) && is_rank(other);
+}
+
 Report Report::decode(const std::string& text) {
   std::istringstream in(text);
   Report report;
   int kind = 0;
   if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.message >>
       report.sequence) {
-    report.kind = static_cast<ErrorKind>(kind);
+    const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
+    report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;
   }
   report.text = get_text(in);
   report.name = get_text(in);
+  std::size_t waited_for = 0;
+  in >> waited_for;
+  for (int rank = 0; report.waits.size() < waited_for && in >> rank;) {
+    report.waits.push_back(rank);
+  }
   std::size_t counts = 0;
   in >> counts;
   for (std::int64_t value = 0; in >> value;) {

@@ -32,7 +32,7 @@ void Communicator::look_after(Clock::time_point now) {
   heed_reports(now);
   const std::vector<std::shared_ptr<Work>> works = pending();
   for (const auto& work : works) {
-    if (error_ != nullptr || work->state.load() != WorkState::kActive) {
+    if (error_ != nullptr || work->state.load(std::memory_order_relaxed) != WorkState::kActive) {
       continue;
     }
     if (!work->is_message() && executor_->find_mismatch(*work)) {
@@ -88,11 +88,13 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
   if (!late && (work.warned || age < options_.warn_s)) {
     return;
   }
+  Report report;
   std::vector<std::string> waited_for;
   int culprit = -1;
   const Work& blocked = active_.empty() || work.is_message() ? work : *active_.front();
-  if (blocked.state.load() == WorkState::kActive) {
-    for (const int r : missing(blocked)) {
+  if (blocked.state.load(std::memory_order_relaxed) == WorkState::kActive) {
+    report.waits = missing(blocked);
+    for (const int r : report.waits) {
       waited_for.push_back(who(r));
       culprit = culprit < 0 ? r : culprit;
     }
@@ -105,7 +107,6 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
                  seconds_text(work.timeout_s).c_str());
     return;
   }
-  Report report;
   report.kind = ErrorKind::kDeadline;
   report.reporter = rank();
   report.culprit = culprit;

@@ -324,13 +324,17 @@ def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> list[str]:
         }
         for own, others, mesh in zip(world.ranks, remote, meshes, strict=True):
             mesh.start({rank: offers[rank] for rank in others if rank < own})
-        if not meeting.loop.run(lambda: all(mesh.finished() for mesh in meshes), meeting.deadline):
+        # Not to the very end: who cannot be reached is to be told before rank 0 gives up, who does not know why.
+        remaining = meeting.deadline.remaining()
+        limit = Deadline(remaining - min(1.0, 0.2 * remaining))
+        if not meeting.loop.run(lambda: all(mesh.finished() for mesh in meshes), limit):
             own, mesh = next((own, mesh) for own, mesh in zip(world.ranks, meshes, strict=True) if not mesh.finished())
             raise DeadlineError(
                 f"rank {own} is not connected with all others {meeting.deadline.seconds:g} s after the start: "
                 f"{mesh.missing()}. Check that no firewall is between these hosts, or allow more time by "
                 "COLLECTIVES_TIMEOUT (seconds)",
                 rank=own,
+                peer=min(set(remote[world.ranks.index(own)]) - mesh.connections.keys()),
             )
         used = sorted({name for mesh in meshes for name in mesh.used()})
         for mesh, connections in zip(meshes, world.tcp_fds, strict=True):
