@@ -181,7 +181,7 @@ def test_data_go_over_the_interface_that_was_asked_for(hosts, tmp_path, pattern,
     # The choice is printed once, by rank 0.
     printed = [(tmp_path / f"errors-{rank}").read_text() for rank in range(4)]
     assert re.fullmatch(
-        rf"collectives: 4 ranks on 2 hosts, data between them over \S+ {expected}0 {NETWORK[expected]}1, "
+        rf"collectives: 4 ranks, TCP between hosts over \S+ {expected}0 {NETWORK[expected]}1, "
         rf"\S+ {expected}1 {NETWORK[expected]}2\n",
         printed[0],
     ), printed[0]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import random
 import secrets
@@ -318,6 +319,18 @@ def test_strangers_do_not_disturb(listener):
         one = Rank(environment(listener, 1, 2))
         finish(zero, one)
     assert zero.result == one.result == [0, 1]
+
+
+def test_a_stranger_may_not_say_much(listener, caplog):
+    """The limit is looked at when the length is known, not when the bytes have come."""
+    caplog.set_level(logging.WARNING, logger="collectives")
+    zero = Rank(environment(listener, 0, 2))
+    with client(listener) as sock:
+        sock.sendall(struct.pack(">4sI", _wire.MAGIC, _wire.STRANGER_LIMIT + 1))
+        assert sock.recv(1) == b""
+    finish(zero, Rank(environment(listener, 1, 2)))
+    assert zero.result == [0, 1]
+    assert "a message of 4097 bytes, more than the 4096 that are accepted here" in caplog.text
 
 
 def test_slow_clients_do_not_block_others(listener):

@@ -22,8 +22,8 @@ from collectives._wire import Deadline
 LIMIT = 120.0  # seconds that nothing here may reach
 TOKEN = "s" * 64
 RENDEZVOUS, DATA, AFTERWARDS = 4_000, 4_000, 2_000  # strangers in each phase
-HELD = 250  # of them are open at once
-GROWTH = 8 << 20  # bytes of memory: what Python's allocator may keep of the strangers that are let in at a time
+HELD = 800  # of them are open at once, of which more say nothing further than may be pending
+GROWTH = 2 << 20  # bytes of memory; measured are 4 KiB
 CAPACITY = 256  # connections that may be pending on each port
 
 # A rank. It shows where its data port is, and a rank that is told to wait does so before it connects to others.
@@ -161,7 +161,12 @@ def messages(port: int) -> list[bytes]:
         generator.randbytes(700),
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + generator.randbytes(500),  # TLS
-        _wire.MAGIC[:3],  # and then nothing
+        # And then nothing:
+        _wire.MAGIC[:3],
+        _wire.MAGIC,
+        _wire.encode(hello)[:60],
+        _wire.encode(hello),
+        _wire.encode(hello) + _wire.MAGIC + b"\x00\x00\x01\x00",
         _wire.MAGIC + b"\xff\xff\xff\xff" + b"x" * 3000,  # 4 GiB are to follow
         _wire.MAGIC + b"\x00\x00\x0f\xa0" + b"[" * 4000,
         _wire.encode(hello) + _wire.encode({"proof": "0" * 64}) + _wire.encode({"keep": True}),
@@ -260,13 +265,14 @@ def test_ten_thousand_strangers(tmp_path: Path, inherited: bool) -> None:
         assert [rank.hear() for rank in ranks] == [{"closed": True}] * 3
         assert [rank.process.wait(LIMIT) for rank in ranks] == [0, 0, 0]
         logs = [rank.log.read_text() for rank in ranks]
-    # Refused, counted, logged once. Those that are open to the end are neither.
+    # Refused, counted, logged once. Those that are open to the end are neither. A rank that comes in the middle of the
+    # flood may be dropped and come again, which counts too.
     told, counted = refusals(logs[0], "rendezvous")
     assert told == 1
-    assert RENDEZVOUS // part - HELD - CAPACITY <= counted <= RENDEZVOUS // part + 1
+    assert RENDEZVOUS // part - HELD - CAPACITY <= counted <= RENDEZVOUS // part + 50
     data = [refusals(log, "data port") for log in logs[:2]]
     assert [told for told, _ in data] == [1, 1]
-    assert DATA // part - HELD - 2 * CAPACITY <= sum(counted for _, counted in data) <= DATA // part
+    assert DATA // part - HELD - 2 * CAPACITY <= sum(counted for _, counted in data) <= DATA // part + 50
     assert not any(TOKEN in log for log in logs)
 
 

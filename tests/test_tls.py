@@ -118,6 +118,23 @@ def test_a_rank_is_refused_at_once_and_told_why(
     assert logged in refusals[0]
 
 
+def test_a_client_without_a_certificate(listener, certificates, caplog):  # noqa: F811
+    caplog.set_level(logging.WARNING, logger="collectives")
+    hub = Rank(environment(listener, 0, 2, tls=certificates["first"]))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection(listener.getsockname(), timeout=LIMIT) as plain,
+        context.wrap_socket(plain) as sock,  # in TLS 1.3 its own part is done before it hears of that
+        pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
+    ):
+        sock.recv(1)
+    finish(hub, Rank(environment(listener, 1, 2, tls=certificates["second"])))
+    assert hub.result == [0, 1]
+    assert "peer did not return a certificate" in caplog.text
+
+
 def wrap_carelessly(tls, sock):
     tls._connecting.verify_mode = ssl.CERT_NONE
     return tls._connecting.wrap_socket(sock, do_handshake_on_connect=False)

@@ -275,15 +275,12 @@ def _say_routes(world: World, told: list[list[str]]) -> None:
 
     When they are slow, that is the first thing to look at.
     """
-    over: dict[int, dict[str, None]] = {}
-    for process, used in zip(world.processes, told, strict=True):
-        over.setdefault(world.host[process.ranks[0]], {}).update(dict.fromkeys(used))
     if world.process != 0 or all(name.startswith("loopback ") for used in told for name in used):
         return
-    names = {world.host[process.ranks[0]]: process.host_name for process in world.processes}
-    routes = [f"{names[host]} {' and '.join(used)}" for host, used in list(over.items())[:_MOST_ROUTES]]
-    rest = f" and {len(over) - _MOST_ROUTES} more" if len(over) > _MOST_ROUTES else ""
-    text = f"{len(world.host)} ranks on {len(over)} hosts, data between them over {', '.join(routes)}{rest}"
+    pairs = zip(world.processes, told, strict=True)
+    routes = list(dict.fromkeys(f"{process.host_name} {' and '.join(used)}" for process, used in pairs))
+    rest = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
+    text = f"{len(world.host)} ranks, TCP between hosts over {', '.join(routes[:_MOST_ROUTES])}{rest}"
     with contextlib.suppress(OSError, ValueError):  # there is no standard error, or it is closed
         print(f"collectives: {text}", file=sys.stderr, flush=True)
 

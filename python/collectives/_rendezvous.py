@@ -292,7 +292,7 @@ class _Spoke(Rendezvous):
             race.stop()
         if race.winner is not None:
             return race.winner
-        here = ", which leads to this very machine on every host" if _wire.is_loopback(self.host) else ""
+        here = ", which leads to this very machine on every host" if self._on_loopback() else ""
         raise errors.DeadlineError(
             f"nobody answered at the rendezvous {self.address}{here} within {self.deadline.seconds:g} s "
             f"({race.describe() or 'no attempt was made'}). Check that rank 0 runs, that COLLECTIVES_RENDEZVOUS is its "
@@ -300,6 +300,9 @@ class _Spoke(Rendezvous):
             rank=self.rank,
             peer=0,
         )
+
+    def _on_loopback(self) -> bool:
+        return self.host == "localhost" or _wire.is_loopback(self.host)
 
     def _find(self) -> list[Target]:
         targets = []

@@ -32,6 +32,7 @@ class Pieces:
         self._step = step % 61 + 1
         self._pause = False
         self.sent = 0
+        self.taken = 0
 
     def recv(self, count: int) -> bytes:
         self._pause = not self._pause
@@ -39,6 +40,7 @@ class Pieces:
             raise BlockingIOError
         piece = self._data[: min(count, self._step)]
         self._data = self._data[len(piece) :]
+        self.taken += len(piece)
         return piece
 
     def send(self, data: Any, flags: int = 0) -> int:
@@ -66,6 +68,7 @@ def listening(data: bytes) -> None:
         drive(_wire.authenticate_listening(sock, TOKEN, lambda hello: None), 4 * len(data) + 9000)
     except WireError:
         assert sock.sent < 2 * _wire.STRANGER_LIMIT
+        assert sock.taken <= 2 * (_wire.STRANGER_LIMIT + 8)
         return
     raise AssertionError("a stranger was let in")
 
