@@ -26,7 +26,7 @@ constexpr auto kPause = std::chrono::milliseconds(1);
 // For whom this rank waits: in the collective that it is at, else in its messages. Nobody when it is in no call.
 std::vector<int> Communicator::waits() const {
   for (const auto& work : active_) {
-    if (work->state.load() == WorkState::kActive) {
+    if (work->state.load(std::memory_order_relaxed) == WorkState::kActive) {
       if (std::vector<int> ranks = missing(*work); !ranks.empty()) {
         return ranks;
       }
@@ -34,7 +34,7 @@ std::vector<int> Communicator::waits() const {
   }
   std::vector<int> ranks;
   for (const auto& work : messages_->active()) {
-    if (work->state.load() == WorkState::kActive) {
+    if (work->state.load(std::memory_order_relaxed) == WorkState::kActive) {
       ranks.push_back(work->message.peer);
     }
   }

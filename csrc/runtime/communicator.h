@@ -94,7 +94,6 @@ class Communicator {
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
   static void scale(Work& work, const Call& call);
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
-  void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
   bool may_start(const Work& work);
@@ -112,6 +111,7 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  Report checked(const Report& report, int member) const;
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable() const;
   void heed_before_call();

@@ -58,7 +58,7 @@ void Communicator::finish(Work& work, const Report& report) {
   if (work.finished()) {
     return;
   }
-  if (work.state.load() == WorkState::kActive) {
+  if (work.state.load(std::memory_order_relaxed) == WorkState::kActive) {
     if (work.is_message()) {
       messages_->end(work);
     } else {
@@ -165,6 +165,7 @@ void Communicator::close() {
   forget_links();
   if (domain_ != nullptr) {
     // From here on this rank touches no memory of the others, which may use it for something else.
+    // Release: the counterpart of HostMemory::has_left().
     domain_->control(rank()).left.store(1 + next_sequence_, std::memory_order_release);
     for (int r = 0; r < size(); ++r) {
       if (r != rank() && domain_->has(r)) {

@@ -48,13 +48,19 @@ std::string Report::encode(std::size_t limit) const {
   return out.str().substr(0, limit);
 }
 
+bool Report::valid(int size) const {
+  const auto is_rank = [size](int r) { return r >= -1 && r < size; };
+  return readable() && is_rank(reporter) && is_rank(culprit) && is_rank(other);
+}
+
 Report Report::decode(const std::string& text) {
   std::istringstream in(text);
   Report report;
   int kind = 0;
   if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.message >>
       report.sequence) {
-    report.kind = static_cast<ErrorKind>(kind);
+    const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
+    report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;
   }
   report.text = get_text(in);
   report.name = get_text(in);

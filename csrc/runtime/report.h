@@ -19,13 +19,17 @@ struct Report {
   std::int64_t sequence = -1;
   std::string text;        // the message for people
   std::vector<int> waits;  // a missed deadline: for whom the reporter waits
-  std::string name;  // a mismatch: the reporter's name for the call, and the lengths of its tensors
+  std::string name;        // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
   std::vector<std::int64_t> shapes;  // TensorDetails::shapes
 
   // Text of at most `limit` bytes; what does not fit is left out from the end of the counts and shapes.
   std::string encode(std::size_t limit) const;
+  // Of any bytes; check the result, since a peer may have sent anything.
   static Report decode(const std::string& text);
+  // False for what no rank writes. readable() knows no more than the bytes; valid() is for a group of `size` ranks.
+  bool readable() const { return kind != ErrorKind::kGeneric && kind <= ErrorKind::kBackend; }
+  bool valid(int size) const;
 };
 
 }  // namespace collectives

@@ -32,7 +32,7 @@ void Communicator::look_after(Clock::time_point now) {
   heed_reports(now);
   const std::vector<std::shared_ptr<Work>> works = pending();
   for (const auto& work : works) {
-    if (error_ != nullptr || work->state.load() != WorkState::kActive) {
+    if (error_ != nullptr || work->state.load(std::memory_order_relaxed) != WorkState::kActive) {
       continue;
     }
     if (!work->is_message() && executor_->find_mismatch(*work)) {
@@ -92,7 +92,7 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
   std::vector<std::string> waited_for;
   int culprit = -1;
   const Work& blocked = active_.empty() || work.is_message() ? work : *active_.front();
-  if (blocked.state.load() == WorkState::kActive) {
+  if (blocked.state.load(std::memory_order_relaxed) == WorkState::kActive) {
     report.waits = missing(blocked);
     for (const int r : report.waits) {
       waited_for.push_back(who(r));

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from typing import overload
+from typing import Any, overload
 
 from . import _bootstrap, _core, _leaving
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from .communicator import Communicator
 from .errors import CollectivesError
+from .launch import _torchrun
 
 DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
 WARN_AFTER = 60.0
@@ -62,9 +64,9 @@ def init(
 ) -> Communicator | list[Communicator]:
     """Joins the job of this process and returns its communicator, or one for each of its replicas.
 
-    Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on); when
-    nothing is said at all, the world is this process alone. A variable that begins with ``COLLECTIVES_`` and is unknown
-    gives a RuntimeWarning.
+    Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on). Where
+    nobody says which rank this is, torchrun may: its ranks meet by its own store. When nothing is said at all, the
+    world is this process alone. A variable that begins with ``COLLECTIVES_`` and is unknown gives a RuntimeWarning.
 
     With ``replicas=k`` this process has k ranks, each for one thread, and the replicas of all processes form one world.
     Its ranks are numbered host by host, within a host process by process, within a process by replica, so they are not
@@ -90,17 +92,14 @@ def init(
         ValueError, TypeError: an argument or variable is not acceptable.
     """
     warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
-    environment = read_environment(
-        rank=rank,
-        size=size,
-        rendezvous=rendezvous,
-        token=token,
-        transport=transport,
-        timeout=timeout,
-        replicas=replicas,
-    )
-    with _lock:
+    others: dict[str, Any] = {"token": token, "transport": transport, "timeout": timeout, "replicas": replicas}
+    with _lock, contextlib.ExitStack() as stack:
         _refuse_second_world()
+        job = _torchrun.find_job() if rank is None and size is None and rendezvous is None else None
+        if job is None:
+            environment = read_environment(rank=rank, size=size, rendezvous=rendezvous, **others)
+        else:
+            environment = stack.enter_context(_torchrun.meet(job, **others))
         options = _options(environment.timeout)
         count = environment.replicas or 1
         if environment.size == 1 and (count == 1 or environment.transport != "tcp"):
