@@ -1,5 +1,6 @@
 #include "bindings/errors.h"
 
+#include <concepts>
 #include <exception>
 #include <system_error>
 
@@ -9,6 +10,14 @@ namespace collectives {
 namespace {
 
 namespace py = pybind11;
+
+// With its errno, as Python's own have it.
+void set_os_error(const std::system_error& error) {
+  if (PyObject* arguments = Py_BuildValue("(is)", error.code().value(), error.what())) {
+    PyErr_SetObject(PyExc_OSError, arguments);
+    Py_DECREF(arguments);
+  }
+}
 
 const char* class_name(ErrorKind kind) {
   switch (kind) {
@@ -37,7 +46,9 @@ py::object text(const std::string& bytes) {
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
-py::object known(auto value, bool is_known) { return is_known ? py::cast(value) : py::object(py::none()); }
+py::object known(const py::object& value, bool is_known) { return is_known ? value : py::none(); }
+py::object known(std::integral auto value, bool is_known) { return known(py::int_(value), is_known); }
+py::object known(double value, bool is_known) { return known(py::float_(value), is_known); }
 
 void set_collectives_error(const CollectivesError& error) {
   try {
@@ -45,7 +56,7 @@ void set_collectives_error(const CollectivesError& error) {
     const py::object type = py::module_::import("collectives.errors").attr(class_name(error.kind()));
     const py::object exception = type(text(error.what()), py::arg("rank") = known(context.rank, context.rank >= 0),
                                       py::arg("peer") = known(context.peer, context.peer >= 0),
-                                      py::arg("collective") = known(context.collective, !context.collective.empty()),
+                                      py::arg("collective") = known(text(context.collective), !context.collective.empty()),
                                       py::arg("sequence") = known(context.sequence, context.sequence >= 0),
                                       py::arg("name") = known(text(context.name), !context.name.empty()),
                                       py::arg("age") = known(context.age_s, context.age_s >= 0));
@@ -71,7 +82,7 @@ void set_python_error() {
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::system_error& error) {
-    PyErr_SetString(PyExc_OSError, error.what());
+    set_os_error(error);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -88,7 +99,7 @@ void register_errors() {
     } catch (const ArgumentError& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
     } catch (const std::system_error& error) {
-      PyErr_SetString(PyExc_OSError, error.what());
+      set_os_error(error);
     }
   });
 }

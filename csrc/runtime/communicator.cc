@@ -122,11 +122,9 @@ void Communicator::finish_run(std::shared_ptr<Work> work) {
 }
 
 // Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header
-// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots.
-bool Communicator::may_start(const Work& work) {
-  if (domain_ == nullptr) {
-    return true;
-  }
+// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots. How many collectives
+// every mapped rank must have completed before.
+std::uint64_t Communicator::needed_before(const Work& work) const {
   std::uint64_t needed = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
   const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
   const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
@@ -139,6 +137,14 @@ bool Communicator::may_start(const Work& work) {
       }
     }
   }
+  return needed;
+}
+
+bool Communicator::may_start(const Work& work) {
+  if (domain_ == nullptr) {
+    return true;
+  }
+  const std::uint64_t needed = needed_before(work);
   auto& completed = executor_->peers_completed();
   for (int r = 0; r < size(); ++r) {
     if (r == rank() || !domain_->has(r) || completed[r] >= needed) {

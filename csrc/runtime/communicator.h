@@ -96,6 +96,7 @@ class Communicator {
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
   void start(Work& work);
   void activate();
+  std::uint64_t needed_before(const Work& work) const;
   bool may_start(const Work& work);
   bool step(Work& work, int spins);
   void complete(Work& work);
@@ -106,12 +107,13 @@ class Communicator {
   std::vector<std::shared_ptr<Work>> pending() const;
   std::vector<int> missing(const Work& work) const;
   std::int64_t position(const Work& work) const;
-  std::vector<int> waits() const;
-  void move_blame(Report& report, const std::vector<int>& own);
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
   Report checked(const Report& report, int member) const;
+  std::vector<int> waits_for(const Work& work) const;
+  std::vector<int> waits_for_all() const;
+  void find_culprit();
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable() const;
   void heed_before_call();

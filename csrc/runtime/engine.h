@@ -71,8 +71,9 @@ class Engine {
   // is released and taken again on the way.
   bool wait(const std::function<bool()>& finished, double timeout_s);
 
-  // Acts on what links have reported besides data.
+  // Acts on what links have reported besides data, as far as they have brought it.
   void hear_links();
+  void progress_links();
 
   // Works have ended that other threads may sleep for.
   void note_finished() { ++finished_; }

@@ -41,12 +41,16 @@ void Engine::watch_peers() {
       lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : "it died");
     }
   }
+  progress_links();
+  hear_links();
+}
+
+void Engine::progress_links() {
   for (Peer& peer : peers_) {
     if (peer.state == Peer::State::kThere && peer.link != nullptr) {
       peer.link->progress();
     }
   }
-  hear_links();
 }
 
 // Reports about communicators that this rank has closed, or has never had, are of no use any more.

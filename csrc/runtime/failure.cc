@@ -21,6 +21,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   Report own = report;
   own.communicator = options_.id;
   own.reporter = rank();
+  const bool about_own_deadline = report.reporter == rank();
   const Work* current = about;
   for (const auto& work : pending()) {
     if (current == nullptr && !work->is_message() && position(*work) == report.sequence) {
@@ -35,11 +36,12 @@ void Communicator::fail(const Report& report, const Work* about) {
     }
   }
   if (report.kind == ErrorKind::kDeadline) {
-    own.waits = report.reporter == rank() ? report.waits : waits();
+    own.waits = about_own_deadline ? report.waits : waits_for_all();
   }
   tell(own);
   if (report.kind == ErrorKind::kDeadline) {
-    move_blame(*error_, own.waits);
+    received_[rank()] = own;
+    find_culprit();
   }
   if (report.kind == ErrorKind::kMismatch && !report.message) {
     received_[rank()] = own;

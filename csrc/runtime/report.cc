@@ -5,7 +5,7 @@
 namespace collectives {
 namespace {
 
-constexpr std::size_t kMostWaits = 16;
+constexpr std::size_t kMostWaits = 64;
 
 // Lines; the only free text that may hold a line break comes with its length.
 void put_text(std::ostringstream& out, const std::string& text) { out << text.size() << '\n' << text << '\n'; }
@@ -22,17 +22,18 @@ std::string get_text(std::istringstream& in) {
 }  // namespace
 
 std::string Report::encode(std::size_t limit) const {
-  constexpr std::size_t kReserve = 256;
+  constexpr std::size_t kReserve = 1024;  // what the other lines take at most, of kReportBytes
   std::ostringstream out;
   out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
-      << message << ' ' << sequence << '\n';
-  put_text(out, text.substr(0, limit - kReserve));
-  put_text(out, name.substr(0, kReserve / 2));
-  const std::size_t waited_for = std::min(waits.size(), kMostWaits);
-  out << waited_for;
-  for (std::size_t i = 0; i < waited_for; ++i) {
+      << message << ' ' << sequence << ' ';
+  const std::size_t waits_told = std::min(waits.size(), kMostWaits);
+  out << waits_told;
+  for (std::size_t i = 0; i < waits_told; ++i) {
     out << ' ' << waits[i];
   }
+  out << '\n';
+  put_text(out, text.substr(0, limit - kReserve));
+  put_text(out, name.substr(0, 128));
   // The number of counts, which separates them from the shapes.
   std::string words = ' ' + std::to_string(counts.size()) + ' ';
   for (const auto* list : {&counts, &shapes}) {
@@ -62,13 +63,13 @@ Report Report::decode(const std::string& text) {
     const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
     report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;
   }
+  std::size_t waits = 0;
+  in >> waits;
+  for (int r = -1; report.waits.size() < std::min(waits, kMostWaits) && in >> r;) {
+    report.waits.push_back(r);
+  }
   report.text = get_text(in);
   report.name = get_text(in);
-  std::size_t waited_for = 0;
-  in >> waited_for;
-  for (int rank = 0; report.waits.size() < waited_for && in >> rank;) {
-    report.waits.push_back(rank);
-  }
   std::size_t counts = 0;
   in >> counts;
   for (std::int64_t value = 0; in >> value;) {

@@ -17,8 +17,8 @@ struct Report {
   int other = -1;        // a mismatch: the rank that it disagrees with
   bool message = false;  // a mismatch: about a message, not about a collective
   std::int64_t sequence = -1;
+  std::vector<int> waits;  // a deadline: the ranks that the reporter waits for itself
   std::string text;        // the message for people
-  std::vector<int> waits;  // a missed deadline: for whom the reporter waits
   std::string name;        // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
   std::vector<std::int64_t> shapes;  // TensorDetails::shapes

@@ -91,13 +91,10 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
   Report report;
   std::vector<std::string> waited_for;
   int culprit = -1;
-  const Work& blocked = active_.empty() || work.is_message() ? work : *active_.front();
-  if (blocked.state.load(std::memory_order_relaxed) == WorkState::kActive) {
-    report.waits = missing(blocked);
-    for (const int r : report.waits) {
-      waited_for.push_back(who(r));
-      culprit = culprit < 0 ? r : culprit;
-    }
+  const std::vector<int> waits = waits_for(work);
+  for (const int r : waits) {
+    waited_for.push_back(who(r));
+    culprit = culprit < 0 ? r : culprit;
   }
   const std::string waiting = call_text(work) + " has waited " + seconds_text(age) + " for " +
                               (waited_for.empty() ? "earlier collectives to end on all ranks" : join(waited_for));
@@ -111,6 +108,7 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
   report.reporter = rank();
   report.culprit = culprit;
   report.sequence = position(work);
+  report.waits = waits;
   report.text = waiting + ", longer than its timeout of " + seconds_text(work.timeout_s) +
                 "; see what those ranks do, or raise timeout= or COLLECTIVES_TIMEOUT";
   fail(report);

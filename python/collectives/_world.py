@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import resource
 import threading
 import weakref
 from typing import Any, overload
@@ -163,13 +165,24 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
         ]
         tcp = [[connections.get(rank, -1) for rank in range(len(world.host))] for connections in world.tcp_fds]
         return _core.connect(world.process, world.host, world.crowded, segments, doorbells, processes, tcp, options)
-    except BaseException:
+    except BaseException as error:
         if world is not None:
             world.close()
         for descriptor in (*segments, *doorbells):
             if descriptor >= 0:
                 os.close(descriptor)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise OSError(error.errno, _out_of_files(environment, error)) from error
         raise
+
+
+def _out_of_files(environment: Environment, error: OSError) -> str:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"rank {environment.rank} of {environment.size} ran out of file descriptors while the job started, of which it "
+        f"may have {limit} ({error.strerror or error}); it needs about four for each other rank. Raise the limit "
+        "(`ulimit -n`, LimitNOFILE= of systemd)"
+    )
 
 
 def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
