@@ -21,7 +21,7 @@ constexpr auto kPatience = std::chrono::milliseconds(500);
 // The ranks that keep a work from going on.
 std::vector<int> Communicator::waits_for(const Work& work) const {
   const Work& blocked = active_.empty() || work.is_message() ? work : *active_.front();
-  if (blocked.state.load() == WorkState::kActive) {
+  if (blocked.state.load(std::memory_order_relaxed) == WorkState::kActive) {
     return missing(blocked);
   }
   std::vector<int> ranks;
