@@ -17,6 +17,7 @@ from net.hosts import Hosts
 PORT = 29431
 _ports = itertools.count(PORT)  # one for each job, so that none finds what another has left in the kernel
 _ESTABLISHED = "01"
+_OURS = "005D0A"  # 10.93.0. as the kernel prints it
 
 
 class HostRank(Rank):
@@ -89,10 +90,15 @@ class Connection(NamedTuple):
 
 
 def connections(pid: int) -> list[Connection]:
-    """Those of the host of a process."""
+    """Those of the host of a process, between hosts.
+
+    A process that has just been started is not on its host yet, so those of other networks do not count.
+    """
     lines = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return [
-        Connection(words[1], words[2], int(words[4].split(":")[0], 16)) for words in lines if words[3] == _ESTABLISHED
+        Connection(words[1], words[2], int(words[4].split(":")[0], 16))
+        for words in lines
+        if words[3] == _ESTABLISHED and words[1].split(":")[0].endswith(_OURS)
     ]
 
 
