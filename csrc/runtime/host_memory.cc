@@ -1,6 +1,7 @@
 #include "runtime/host_memory.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "runtime/engine.h"
@@ -63,11 +64,19 @@ void HostMemory::set_sleeping(int threads) {
       ->sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);
 }
 
-std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::uint32_t communicator,
+std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::size_t used, std::uint32_t communicator,
                                                 const std::function<bool(int)>& gone) {
   const std::lock_guard guard(mutex_);
   reclaim(gone);
   const std::optional<std::size_t> offset = arena_.allocate(bytes);
+  if (offset && memory_is_counted()) {
+    try {
+      reserve(bases_[rank_] + layout_.arena + *offset, used);
+    } catch (const std::system_error&) {
+      clear(*offset);
+      return std::nullopt;
+    }
+  }
   if (offset) {
     control(rank_, *offset).communicator.store(communicator, std::memory_order_release);
   }
