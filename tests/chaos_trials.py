@@ -8,6 +8,7 @@ import random
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -255,6 +256,9 @@ FAULTS = {
 
 def attempt(jobs: Jobs, fault: str, transport: str, seed: int, number: int) -> Result:
     """Trial `number` of a run of this seed."""
-    result = FAULTS[fault].trial(jobs, transport, random.Random(f"{seed} {number}"))
+    try:
+        result = FAULTS[fault].trial(jobs, transport, random.Random(f"{seed} {number}"))
+    except Exception:  # the other trials go on
+        result = Result(fault, transport, 0, [], -1, failures=[traceback.format_exc()])
     result.repeat = f"python tests/chaos.py --fault {fault} --transport {transport} --seed {seed} --only {number}"
     return result
