@@ -181,7 +181,7 @@ void reuse(const std::string& kind) {
     segment.cancel();
   }
   CHECK(mine.allocate(bytes, bytes, 12, nobody) == g);
-  CHECK(!mine.allocate(host.layout.arena_bytes, 13, nobody));
+  CHECK(!mine.allocate(host.layout.arena_bytes, bytes, 13, nobody));
   std::printf("ok %s\n", kind.c_str());
 }
 
