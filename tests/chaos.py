@@ -46,8 +46,10 @@ def run(
                 if result.failures:
                     print(f"\r{result.text()}", file=sys.stderr, flush=True)
                 bar.update((number + 1) / trials)
-                if not show and trials >= 1000 and (number + 1) % 100 == 0:
+                if not show and trials >= 500 and (number + 1) % 100 == 0:
                     print(f"{number + 1} trials", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print(f"interrupted after {len(results)} of {trials} trials", file=sys.stderr)
     finally:
         bar.close()
     return results

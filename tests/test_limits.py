@@ -94,7 +94,7 @@ def test_out_of_descriptors(transport, files, limited):
     limits[limited] = {"files": files}
     reports, texts = run(limits, transport)
     if all(map(is_fine, reports)):
-        if transport == "auto" and any("tcp" in r["carried"] for r in reports):
+        if transport == "auto" and any(r["carried"].get("tcp") for r in reports):
             assert any("out of file descriptors" in text for text in texts), texts
         return
     own = reports[limited]
@@ -112,7 +112,7 @@ def test_enough_descriptors():
     """So that the sweep above ends on both sides."""
     reports, texts = run([{"files": 40}, {"files": 40}, {"files": 40}])
     assert all(map(is_fine, reports)), reports
-    assert all(set(r["carried"]) == {"shm"} for r in reports), reports
+    assert all(not r["carried"].get("tcp") for r in reports), reports
     assert texts == ["", "", ""]
 
 

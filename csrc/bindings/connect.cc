@@ -141,6 +141,9 @@ std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory
   auto segments = std::make_shared<Segments>(size);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     segments->mappings.at(ranks[i]) = memory.map(own_segments.at(i), layout.total);
+    if (memory_is_counted()) {
+      memory.reserve(segments->mappings[ranks[i]].data(), layout.heap);
+    }
     if (ranks.size() > 1) {
       segments->doorbells.at(ranks[i]) = duplicate(own_doorbells.at(i));  // for the other replicas
     }

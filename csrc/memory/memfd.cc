@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <system_error>
 
 #include "core/memory.h"
@@ -45,7 +47,26 @@ Mapping map(int descriptor, std::size_t bytes) {
 // Punches a hole, which the seals allow.
 bool release(std::byte* data, std::size_t bytes) { return madvise(data, bytes, MADV_REMOVE) == 0; }
 
-const RegisterMemory registration({"memfd", "memory passed between processes by descriptor", create, map, release});
+void reserve(std::byte* data, std::size_t bytes) {
+#ifndef MADV_POPULATE_WRITE
+  constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+  const std::uintptr_t page = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;
+  const std::size_t length = reinterpret_cast<std::uintptr_t>(data) + bytes - begin;
+  int result = 0;
+  do {
+    result = madvise(reinterpret_cast<void*>(begin), length, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result != 0 && errno != EINVAL) {  // EINVAL: a kernel older than 5.14, which cannot
+    throw std::system_error(ENOMEM, std::generic_category(),
+                            "no memory for " + std::to_string(bytes) + " bytes of a segment (" + std::strerror(errno) +
+                                "; vm.overcommit_memory is 2 here: raise vm.overcommit_ratio, or use fewer ranks)");
+  }
+}
+
+const RegisterMemory registration({"memfd", "memory passed between processes by descriptor", create, map, release,
+                                   reserve});
 
 }  // namespace
 }  // namespace collectives

@@ -13,8 +13,11 @@
 namespace collectives {
 namespace {
 
-// How long a rank that is alive may take to answer.
-constexpr auto kPatience = std::chrono::milliseconds(500);
+// How long a rank that is alive may take to answer, as a part of the time that the collective took, within bounds. A
+// busy machine may not let it run at once; and who waits for a deadline waits a little longer for the right name.
+constexpr double kPatience = 1.0 / 6;
+constexpr double kLeastPatience = 0.5;  // seconds
+constexpr double kMostPatience = 5;
 
 }  // namespace
 
@@ -51,7 +54,12 @@ std::vector<int> Communicator::waits_for_all() const {
 
 // Corrects the error, which is a passed deadline: of whom it speaks, and its text.
 void Communicator::find_culprit() {
-  const auto until = Clock::now() + kPatience;
+  const Clock::time_point now = Clock::now();
+  double age = 0;
+  for (const auto& work : pending()) {
+    age = std::max(age, work->posted ? seconds_since(*work->posted, now) : 0);
+  }
+  const double patience = std::clamp(age * kPatience, kLeastPatience, kMostPatience);
   // Breadth first from the rank whose time was up. The silent ones first, then those that wait for nobody.
   std::vector<int> order;
   std::vector<int> silent;
@@ -74,7 +82,7 @@ void Communicator::find_culprit() {
       }
     }
   };
-  for (follow(); !silent.empty() && Clock::now() < until; follow()) {
+  for (follow(); !silent.empty() && seconds_since(now, Clock::now()) < patience; follow()) {
     engine_->progress_links();
     engine_->hear_links();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

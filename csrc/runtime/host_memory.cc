@@ -1,6 +1,7 @@
 #include "runtime/host_memory.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "runtime/engine.h"
@@ -70,11 +71,19 @@ ControlPage& HostMemory::first_page() const {
   return *reinterpret_cast<ControlPage*>(*first);
 }
 
-std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::uint32_t communicator,
+std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::size_t used, std::uint32_t communicator,
                                                 const std::function<bool(int)>& gone) {
   const std::lock_guard guard(mutex_);
   reclaim(gone);
   const std::optional<std::size_t> offset = arena_.allocate(bytes);
+  if (offset && memory_is_counted()) {
+    try {
+      reserve(bases_[rank_] + layout_.arena + *offset, used);
+    } catch (const std::system_error&) {
+      clear(*offset);
+      return std::nullopt;
+    }
+  }
   if (offset) {
     // Release: the zeros of the segment before the number by which others know it as theirs.
     control(rank_, *offset).communicator.store(communicator, std::memory_order_release);
