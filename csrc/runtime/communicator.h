@@ -15,6 +15,7 @@
 #include "runtime/messages.h"
 #include "runtime/plan.h"
 #include "runtime/report.h"
+#include "runtime/shrink.h"
 #include "runtime/work.h"
 
 namespace collectives {
@@ -66,6 +67,9 @@ class Communicator {
   void close();
   bool closed() const { return closed_; }
 
+  // How the survivors make a communicator of their own.
+  Shrinking& shrinking() { return shrinking_; }
+
   // Gives up on everything in flight, on all ranks: the caller's thread was told to stop.
   void interrupt();
 
@@ -84,6 +88,7 @@ class Communicator {
   void fail(const Report& report, const Work* about = nullptr);
   void peer_gone(const Peer& peer);
   void reported(int world_rank, const Report& report);
+  void noted(int world_rank, const std::vector<std::uint64_t>& words);
   bool has_left(int member) const;
   bool failed() const { return error_ != nullptr; }
 
@@ -111,7 +116,7 @@ class Communicator {
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
   std::string tensor_detail(int a, int b, const Work* work);
-  void check_usable() const;
+  void check_usable();
   void heed_before_call();
   bool stopped(const Work& work);
   void hear(const Report& report);
@@ -127,6 +132,8 @@ class Communicator {
   Link* message_link(int member) const;
   void tell_left();
   void forget_links();
+
+  friend class Shrinking;
 
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Domain> domain_;
@@ -148,6 +155,7 @@ class Communicator {
   std::vector<bool> left_;          // members that have said over links that they have left
   std::unique_ptr<Report> heard_;   // the first that another rank has sent
   Clock::time_point heard_at_;
+  Shrinking shrinking_{*this};
   std::unique_ptr<Report> error_;
   bool told_ = false;
   bool closed_ = false;

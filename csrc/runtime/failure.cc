@@ -153,7 +153,7 @@ void Communicator::close() {
     fail(report);
   }
   closed_ = true;
-  if (!engine_->leave() && error_ == nullptr) {
+  if (!engine_->leave()) {
     tell_left();
   }
   forget_links();

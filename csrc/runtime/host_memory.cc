@@ -91,11 +91,10 @@ void HostMemory::free(std::size_t offset) {
   clear(offset);
 }
 
-void HostMemory::retire(std::size_t offset, std::uint32_t communicator,
-                        std::vector<std::pair<int, std::size_t>> others) {
+void HostMemory::retire(std::size_t offset, std::vector<Neighbour> others) {
   leave(offset);
   const std::lock_guard guard(mutex_);
-  retired_.push_back({offset, communicator, std::move(others)});
+  retired_.push_back({offset, std::move(others)});
 }
 
 void HostMemory::leave(std::size_t offset) {
@@ -104,16 +103,16 @@ void HostMemory::leave(std::size_t offset) {
 }
 
 // A rank that uses its own segment again for something else has left as well.
-bool HostMemory::has_left(int world_rank, std::size_t offset, std::uint32_t communicator) const {
-  const ControlPage& page = control(world_rank, offset);
+bool HostMemory::has_left(const Neighbour& other) const {
+  const ControlPage& page = control(other.rank, other.offset);
   return page.left.load(std::memory_order_acquire) != 0 ||
-         page.communicator.load(std::memory_order_acquire) != communicator;
+         page.communicator.load(std::memory_order_acquire) != other.communicator;
 }
 
 void HostMemory::reclaim(const std::function<bool(int)>& gone) {
   std::erase_if(retired_, [&](const Retired& segment) {
-    for (const auto& [rank, offset] : segment.others) {
-      if (!gone(rank) && !has_left(rank, offset, segment.communicator)) {
+    for (const Neighbour& other : segment.others) {
+      if (!gone(other.rank) && !has_left(other)) {
         return false;
       }
     }
@@ -122,7 +121,7 @@ void HostMemory::reclaim(const std::function<bool(int)>& gone) {
   });
 }
 
-void GroupSegment::share(std::vector<std::pair<int, std::size_t>> others) {
+void GroupSegment::share(std::vector<HostMemory::Neighbour> others) {
   others_ = std::move(others);
   shared_ = true;
 }
@@ -134,7 +133,7 @@ GroupSegment::~GroupSegment() {
   if (cancelled_) {
     memory_->free(offset_);
   } else if (shared_) {
-    memory_->retire(offset_, communicator_, std::move(others_));
+    memory_->retire(offset_, std::move(others_));
   } else {
     // The making of the group was broken off, and other ranks may have it. They find that this one has left; but nobody
     // here knows when they will have, so the segment is given up.

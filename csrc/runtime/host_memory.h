@@ -58,21 +58,25 @@ class HostMemory {
   void free(std::size_t offset);
   // Lets the others know that this rank does not use the segment, where they have not been told yet.
   void leave(std::size_t offset);
-  // Leaves, and uses the segment again when all these ranks have left the communicator. Their segments of it: world
-  // rank and offset.
-  void retire(std::size_t offset, std::uint32_t communicator, std::vector<std::pair<int, std::size_t>> others);
+  // The segment of another rank for the same communicator.
+  struct Neighbour {
+    int rank;  // in the world
+    std::size_t offset;
+    std::uint32_t communicator;  // as which it is marked
+  };
+  // Leaves, and uses the segment again when all these ranks have left the communicator.
+  void retire(std::size_t offset, std::vector<Neighbour> others);
 
  private:
   // The page of a segment in the arena of a rank.
   ControlPage& control(int world_rank, std::size_t offset) const;
   struct Retired {
     std::size_t offset;
-    std::uint32_t communicator;
-    std::vector<std::pair<int, std::size_t>> others;
+    std::vector<Neighbour> others;
   };
   void reclaim(const std::function<bool(int)>& gone);
   void clear(std::size_t offset);
-  bool has_left(int world_rank, std::size_t offset, std::uint32_t communicator) const;
+  bool has_left(const Neighbour& other) const;
 
   int rank_;
   Limits limits_;
@@ -89,8 +93,7 @@ class HostMemory {
 // The segment of one rank for one group, given back when it goes away.
 class GroupSegment {
  public:
-  GroupSegment(std::shared_ptr<HostMemory> memory, std::size_t offset, std::uint32_t communicator)
-      : memory_(std::move(memory)), offset_(offset), communicator_(communicator) {}
+  GroupSegment(std::shared_ptr<HostMemory> memory, std::size_t offset) : memory_(std::move(memory)), offset_(offset) {}
   ~GroupSegment();
   GroupSegment(const GroupSegment&) = delete;
   GroupSegment& operator=(const GroupSegment&) = delete;
@@ -98,16 +101,15 @@ class GroupSegment {
   std::size_t offset() const { return offset_; }
   // All ranks know that the group will not be made, and so that nobody will touch the segment.
   void cancel() { cancelled_ = true; }
-  // The others have been told of the segment, and have these: world rank and offset.
-  void share(std::vector<std::pair<int, std::size_t>> others);
+  // The others have been told of the segment, and have these.
+  void share(std::vector<HostMemory::Neighbour> others);
 
  private:
   std::shared_ptr<HostMemory> memory_;
   std::size_t offset_;
-  std::uint32_t communicator_;
   bool cancelled_ = false;
   bool shared_ = false;
-  std::vector<std::pair<int, std::size_t>> others_;
+  std::vector<HostMemory::Neighbour> others_;
 };
 
 }  // namespace collectives

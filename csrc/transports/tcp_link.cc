@@ -186,6 +186,9 @@ void TcpLink::fail(const std::string& why) {
 
 // The connection is over; `error` is 0 at a plain end of file.
 void TcpLink::ended(int error) {
+  if (down_) {
+    return;
+  }
   if (bye_received_) {
     down_ = true;
     push_event(LinkEvent::Kind::kClosed, "closed by the peer");
@@ -194,6 +197,8 @@ void TcpLink::ended(int error) {
   const int cause = error != 0 ? error : write_error_;
   fail("connection closed by the peer without a good-bye (errno " + std::to_string(cause) +
        (cause == 0 ? ": end of file)" : std::string(": ") + std::strerror(cause) + ")"));
+  // Other errors, such as a time-out, say that the network is cut.
+  events_.back().ended = cause == 0 || cause == ECONNRESET || cause == EPIPE;
 }
 
 bool TcpLink::all_sent() const {
