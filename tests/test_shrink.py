@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 import signal
 import time
-from typing import Any
 
-import numpy as np
-import pool
 import pytest
 from pool import Outcome, Pools
-from shrinking import check, survive
+from shrinking import survive
 
 PATIENCE = 30.0  # seconds; nobody is to be taken for silent only because the machine is busy
 LIMIT = 90.0

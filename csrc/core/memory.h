@@ -35,6 +35,12 @@ struct Memory {
   // Gives whole pages of a mapping back to the system, for everybody who has them mapped; they read as zeros then.
   // False when the system refuses.
   bool (*release)(std::byte* data, std::size_t bytes);
+  // Makes whole pages of a mapping private: they keep what they hold, and what others do to the memory changes them no
+  // more. offset: of the pages in the memory. What this process writes meanwhile is not lost. False when the system
+  // refuses; nullptr where the memory stays inside one process anyway.
+  bool (*make_private)(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes);
+  // Undoes that: the pages are those of the memory again.
+  bool (*make_shared)(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes);
 };
 
 struct RegisterMemory {

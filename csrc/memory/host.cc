@@ -23,7 +23,7 @@ Mapping map(int /*descriptor*/, std::size_t bytes) {
 
 bool release(std::byte* data, std::size_t bytes) { return madvise(data, bytes, MADV_DONTNEED) == 0; }
 
-const RegisterMemory registration({"host", "anonymous memory of one process", create, map, release});
+const RegisterMemory registration({"host", "anonymous memory of one process", create, map, release, nullptr, nullptr});
 
 }  // namespace
 }  // namespace collectives

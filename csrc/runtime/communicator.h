@@ -67,6 +67,9 @@ class Communicator {
   void close();
   bool closed() const { return closed_; }
 
+  // So many bytes of the own heap are in use by now.
+  void use_heap(std::size_t bytes);
+
   // How the survivors make a communicator of their own.
   Shrinking& shrinking() { return shrinking_; }
 
@@ -130,6 +133,7 @@ class Communicator {
   bool maps(int member) const { return domain_ != nullptr && domain_->has(member); }
   // The link to a member that shares no memory with this rank, nullptr for the others.
   Link* message_link(int member) const;
+  void isolate_heap();
   void tell_left();
   void forget_links();
 
@@ -157,6 +161,7 @@ class Communicator {
   Clock::time_point heard_at_;
   Shrinking shrinking_{*this};
   std::unique_ptr<Report> error_;
+  std::size_t heap_used_ = 0;
   bool told_ = false;
   bool closed_ = false;
   bool driving_ = false;

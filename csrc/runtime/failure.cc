@@ -45,6 +45,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   active_.clear();
   queued_.clear();
   forget_links();
+  isolate_heap();
   engine_->note_finished();
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/host_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +16,8 @@ constexpr std::size_t kSegments = 1024;
 }  // namespace
 
 HostMemory::HostMemory(int rank, const Limits& limits, const SegmentLayout& layout, const Memory& kind,
-                       std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner)
+                       std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner,
+                       int descriptor)
     : rank_(rank),
       limits_(limits),
       layout_(layout),
@@ -22,7 +25,38 @@ HostMemory::HostMemory(int rank, const Limits& limits, const SegmentLayout& layo
       bases_(std::move(bases)),
       doorbells_(std::move(doorbells)),
       owner_(std::move(owner)),
+      descriptor_(descriptor),
       arena_(layout.arena_bytes) {}
+
+HostMemory::~HostMemory() { forget_descriptor(); }
+
+void HostMemory::forget_descriptor() {
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+    descriptor_ = -1;
+  }
+}
+
+bool HostMemory::isolate(const std::byte* data, std::size_t bytes) {
+  if (kind_.make_private == nullptr || descriptor_ < 0) {
+    return true;  // between threads of one process there is nothing to be done
+  }
+  const std::lock_guard guard(mutex_);
+  const auto offset = static_cast<std::size_t>(data - bases_[rank_]);
+  bytes = (bytes + Arena::kPage - 1) / Arena::kPage * Arena::kPage;
+  isolated_.emplace_back(offset, bytes);
+  return kind_.make_private(descriptor_, offset, bases_[rank_] + offset, bytes);
+}
+
+// The segment at this offset of the arena is one of the memory that all have mapped again.
+void HostMemory::join_again(std::size_t offset) {
+  const std::size_t begin = layout_.arena + offset;
+  const std::size_t end = begin + arena_.bytes_at(offset);
+  std::erase_if(isolated_, [&](const auto& part) {
+    return part.first >= begin && part.first < end &&
+           kind_.make_shared(descriptor_, part.first, bases_[rank_] + part.first, part.second);
+  });
+}
 
 std::size_t HostMemory::default_arena_bytes(int size, const Limits& limits, std::size_t heap_bytes) {
   return 4 * heap_bytes + kSegments * SegmentLayout(size, limits, 0).total;
@@ -81,6 +115,7 @@ void HostMemory::shrink(std::size_t offset, std::size_t bytes) {
 
 // What is free is always zero. Memory that the system does not take back is lost.
 void HostMemory::clear(std::size_t offset) {
+  join_again(offset);
   if (kind_.release(bases_[rank_] + layout_.arena + offset, arena_.bytes_at(offset))) {
     arena_.free(offset);
   }

@@ -26,9 +26,13 @@ namespace collectives {
 class HostMemory {
  public:
   // bases[w], doorbells[w]: of world rank w, as for a Domain. layout: of the world's segments. kind: what these are
-  // made of. owner: keeps them.
+  // made of. owner: keeps them. descriptor: of the own segment, which this object closes; -1 when there is none.
   HostMemory(int rank, const Limits& limits, const SegmentLayout& layout, const Memory& kind,
-             std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner);
+             std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner,
+             int descriptor = -1);
+  ~HostMemory();
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
 
   // How much address space the arena of a world of `size` ranks has when nobody says otherwise: for 64 groups with a
   // heap, and for hundreds without one.
@@ -46,6 +50,13 @@ class HostMemory {
                                        std::shared_ptr<void> owner) const;
   // Whether a segment of this size can lie there, and is the one of this communicator.
   bool is_segment(int world_rank, std::size_t offset, std::size_t bytes, std::uint32_t communicator) const;
+
+  // Makes a part of the own segment private for good, or until the part of the arena that it lies in is used again, so
+  // that peers that were given up write where nobody reads. False when the system refuses.
+  bool isolate(const std::byte* data, std::size_t bytes);
+
+  // In a forked child.
+  void forget_descriptor();
 
   // Tells the ranks of this host how many threads of this one want its doorbell rung.
   void set_sleeping(int threads);
@@ -76,6 +87,7 @@ class HostMemory {
   };
   void reclaim(const std::function<bool(int)>& gone);
   void clear(std::size_t offset);
+  void join_again(std::size_t offset);
   bool has_left(const Neighbour& other) const;
 
   int rank_;
@@ -85,9 +97,11 @@ class HostMemory {
   std::vector<std::byte*> bases_;
   std::vector<int> doorbells_;
   std::shared_ptr<void> owner_;
+  int descriptor_;
   std::mutex mutex_;  // guards what follows
   Arena arena_;
   std::vector<Retired> retired_;
+  std::vector<std::pair<std::size_t, std::size_t>> isolated_;  // offset in the segment, and bytes
 };
 
 // The segment of one rank for one group, given back when it goes away.

@@ -2,6 +2,8 @@
 // called, and whether they have left.
 
 #include <algorithm>
+#include <cstdio>
+#include <mutex>
 
 #include "runtime/communicator.h"
 #include "runtime/words.h"
@@ -66,6 +68,26 @@ void Communicator::tell_left() {
     if (Link* link = message_link(r); link != nullptr) {
       link->abort(report.encode(kReportBytes));
     }
+  }
+}
+
+void Communicator::use_heap(std::size_t bytes) {
+  const std::lock_guard guard(engine_->lock());
+  if (domain_ != nullptr && bytes > heap_used_) {
+    heap_used_ = bytes;
+    if (error_ != nullptr) {
+      isolate_heap();
+    }
+  }
+}
+
+// A rank that was given up may be in the middle of writing into symmetric arrays, and may go on much later.
+void Communicator::isolate_heap() {
+  if (domain_ != nullptr && heap_used_ > 0 && !engine_->memory()->isolate(domain_->heap(rank()), heap_used_)) {
+    std::fprintf(stderr,
+                 "collectives: warning: %s: the system has not made %zu bytes of symmetric memory private; ranks that "
+                 "were given up may still write there\n",
+                 who(rank()).c_str(), heap_used_);
   }
 }
 

@@ -60,6 +60,7 @@ class Heap:
         if self._bytes == 0 or nbytes == 0 or communicator.local_size != communicator.size:
             return np.empty(dimensions, dtype)
         offset = self._find(nbytes)
+        _core._use_heap(communicator, offset + nbytes)
         self._live.append((offset, nbytes))
         block = _Block(communicator, self._base + offset, math.prod(dimensions), dtype)
         weakref.finalize(block, self._freed.add, offset)
