@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
 
@@ -71,3 +72,32 @@ def survive(world: Any, seed: int, left: int, patience: float, within: bool = Fa
     check(comm)
     comm.barrier()
     return ranks
+
+
+def one_shrink(comm: Any, how: str, patience: float) -> Any:
+    """Something goes wrong, or nothing; the new communicator is checked. The outcome of a rank is what it sees."""
+    library: Any = __import__("collectives")
+    comm.barrier()
+    if how in ("absent", "stopped"):
+        pool.say("ready")
+    if how == "mismatch":
+        with contextlib.suppress(library.MismatchError):
+            comm.all_reduce(np.ones(3 if comm.rank else 4))
+    elif how == "closed" and comm.rank == 1:
+        comm.close()
+        return "closed"
+    elif how == "absent" and comm.rank == 1:
+        pool.hear()
+        comm.all_reduce(np.ones(3))  # raises
+    elif how == "stopped":
+        try:
+            while True:
+                comm.all_reduce(np.ones(100_000), timeout=3)
+        except library.CollectivesError:
+            pass
+    new = comm.shrink(patience)
+    check(new)
+    if how == "nothing":
+        check(comm)  # goes on
+        comm.barrier()
+    return new.size

@@ -75,6 +75,8 @@ class Communicator {
 
   // Gives up on everything in flight, on all ranks: the caller's thread was told to stop.
   void interrupt();
+  // The same because this rank ends by an error of the program, which `why` describes.
+  void abandon(const std::string& why);
 
   // Mean one-way latency in nanoseconds between this rank and `peer`; both must call it with the same arguments.
   double flag_latency(int peer, int rounds, double timeout_s);

@@ -71,6 +71,23 @@ void Communicator::tell_left() {
   }
 }
 
+void Communicator::abandon(const std::string& why) {
+  if (Engine::forked()) {
+    return;
+  }
+  const std::lock_guard guard(engine_->lock());
+  if (closed_) {
+    return;
+  }
+  Report report;
+  report.kind = ErrorKind::kPeer;
+  report.reporter = rank();
+  report.culprit = rank();
+  report.sequence = static_cast<std::int64_t>(executor_->completed);
+  report.text = who(rank()) + " ended by an uncaught exception: " + why + "; look at its own output for the cause";
+  fail(report);
+}
+
 void Communicator::use_heap(std::size_t bytes) {
   const std::lock_guard guard(engine_->lock());
   if (domain_ != nullptr && bytes > heap_used_) {
