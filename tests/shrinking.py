@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,10 @@ def survive(world: Any, seed: int, left: int, patience: float, within: bool = Fa
             while True:
                 turn(comm, rng)
         except errors:
+            began = time.monotonic()
             comm = comm.shrink(patience)
+            # Ranks that have died are not waited for.
+            assert time.monotonic() - began < patience / 2, time.monotonic() - began
             rng = random.Random(seed + comm.size)
             try:
                 # Who is left, as the ranks themselves say.

@@ -1,9 +1,13 @@
-"""`shrink`: the ranks that are left of a communicator go on, whatever dies, and whenever."""
+"""`shrink`: the ranks that are left of a communicator go on, whatever dies, and whenever.
+
+`python tests/test_shrink.py 500 40` makes 500 trials of ranks that are killed at any instant, from number 40 on.
+"""
 
 from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from typing import Any
 
@@ -21,8 +25,7 @@ def assert_survived(outcomes: list[Outcome], left: list[int], order: int = 1) ->
         assert outcomes[rank].value == left[::order], f"rank {rank}: {outcomes[rank].value}"
 
 
-@pytest.mark.parametrize("trial", range(40))
-def test_killed_at_any_instant(pools: Pools, trial: int) -> None:
+def kill_some(pools: Pools, trial: int) -> None:
     """Several ranks one after another, at any instant: also while the others shrink for the one before."""
     rng = random.Random(4000 + trial)
     transport = ("shm", "tcp")[trial % 2]
@@ -38,6 +41,11 @@ def test_killed_at_any_instant(pools: Pools, trial: int) -> None:
     outcomes = group.collect(LIMIT)
     left = sorted(set(range(n)) - set(victims))
     assert_survived(outcomes, left, -1 if trial % 4 >= 2 else 1)
+
+
+@pytest.mark.parametrize("trial", range(40))
+def test_killed_at_any_instant(pools: Pools, trial: int) -> None:
+    kill_some(pools, trial)
 
 
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
@@ -120,3 +128,12 @@ def test_refused(pools: Pools) -> None:
         assert again.startswith("CollectivesError")
         assert "shrunk already" in again
         assert closed.startswith("ClosedError")
+
+
+if __name__ == "__main__":
+    several = Pools()
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    for number in range(first, first + int(sys.argv[1])):
+        kill_some(several, number)
+        print(f"trial {number} ended well", flush=True)
+    several.close()
