@@ -44,3 +44,12 @@ def test_digits_are_those_of_one_process(n: int) -> None:
     assert found, done.stdout
     assert int(found[1]) == max(n, 1)
     assert float(found[2]) < 1e-6
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_training_goes_on_without_a_worker(transport: str) -> None:
+    done = run(4, "--keep-going", "--transport", transport, "examples/shrink.py", "--lose", "0")
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"3 ranks at the end; 200 steps; largest error (\S+)", done.stdout)
+    assert found, done.stdout + done.stderr
+    assert float(found[1]) < 1e-3

@@ -304,6 +304,16 @@ void bind_communicator(py::module_& m) {
     problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
     return std::string(select(problem, communicator.topology(), deterministic).name);
   });
+  m.def("_abandon", [](py::handle c, const std::string& why) {
+    Communicator& communicator = communicator_of(c);
+    const Unlocked unlocked;
+    communicator.abandon(why);
+  });
+  m.def("_use_heap", [](py::handle c, std::size_t bytes) {
+    Communicator& communicator = communicator_of(c);
+    const Unlocked unlocked;
+    communicator.use_heap(bytes);
+  });
   m.def("_heap", [](py::handle c) {
     const Domain* domain = communicator_of(c).domain();
     if (domain == nullptr) {

@@ -21,6 +21,9 @@ Communicator& communicator_of(pybind11::handle object);
 // Making groups out of a communicator: see groups.cc.
 void bind_groups(pybind11::module_& m);
 
+// Making one of the ranks that are left of a communicator: see shrink.cc.
+void bind_shrink(pybind11::module_& m);
+
 // connect() and local_group(): see connect.cc.
 void bind_connect(pybind11::module_& m);
 

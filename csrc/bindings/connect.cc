@@ -115,13 +115,14 @@ struct Segments {
   }
 };
 
-// One rank of this process. segments: nullptr where it shares no memory.
+// One rank of this process. segments: nullptr where it shares no memory. segment: the descriptor of its own, or -1.
 py::object make_rank(int rank, std::vector<Peer> peers, int doorbell, const SegmentLayout& layout, const Memory& memory,
-                     const std::shared_ptr<Segments>& segments, CommunicatorOptions settings, const py::dict& options) {
+                     const std::shared_ptr<Segments>& segments, int segment, CommunicatorOptions settings,
+                     const py::dict& options) {
   std::shared_ptr<HostMemory> shared;
   if (segments != nullptr) {
     shared = std::make_shared<HostMemory>(rank, limits_from(options), layout, memory, segments->bases(),
-                                          segments->doorbells, segments);
+                                          segments->doorbells, segments, segment);
   }
   auto engine = std::make_shared<Engine>(rank, std::move(peers), doorbell, settings.topology.crowded, shared);
   return make_handle(std::make_unique<Communicator>(engine, shared != nullptr ? shared->world_domain() : nullptr,
@@ -202,9 +203,11 @@ py::list connect(int own, const std::vector<int>& host, bool crowded, const std:
       }
     }
   }
-  for (const int segment : segments) {
-    if (segment >= 0) {
-      close(segment);
+  if (shared == nullptr) {
+    for (const int segment : segments) {
+      if (segment >= 0) {
+        close(segment);
+      }
     }
   }
   py::list result;
@@ -213,7 +216,7 @@ py::list connect(int own, const std::vector<int>& host, bool crowded, const std:
     settings.topology.crowded = crowded;
     settings.threads = ranks.size() > 1;
     result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, tcp.at(i)), doorbells.at(i), layout,
-                            memory, shared, std::move(settings), options));
+                            memory, shared, segments.at(i), std::move(settings), options));
   }
   return result;
 }
@@ -237,7 +240,7 @@ py::list local_group(int size, const py::dict& options) {
     settings.topology.crowded = size > cores();
     settings.mapped_transport = "local";
     settings.threads = true;
-    result.append(make_rank(r, std::vector<Peer>(size), duplicate(group->doorbells[r]), layout, memory, group,
+    result.append(make_rank(r, std::vector<Peer>(size), duplicate(group->doorbells[r]), layout, memory, group, -1,
                             std::move(settings), options));
   }
   return result;

@@ -34,6 +34,7 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_communicator(m);
   collectives::bind_connect(m);
   collectives::bind_groups(m);
+  collectives::bind_shrink(m);
   collectives::bind_replicas(m);
   collectives::bind_recorder(m);
   collectives::bind_reduce_testing(m);

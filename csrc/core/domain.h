@@ -35,6 +35,7 @@ inline constexpr int kHeaderLines = 16;
 inline constexpr int kFifoCells = 4;
 inline constexpr std::int64_t kFifoCellBytes = 64 << 10;
 inline constexpr std::size_t kReportBytes = 8 << 10;
+inline constexpr std::size_t kNoteWords = 512;
 
 // Payload first, the word that publishes it last; one line, so a small collective costs one transfer between caches.
 struct alignas(kCacheLine) HeaderLine {
@@ -80,6 +81,10 @@ struct ControlPage {
   // Why the owner failed, valid once report_bytes is not 0. A notice.
   alignas(kCacheLine) std::atomic<std::uint32_t> report_bytes;
   char report[kReportBytes];
+  // What the owner says while the communicator shrinks (runtime/note.h): note v lies in notes[v % 2], so a rank that is
+  // killed while it writes leaves the one before.
+  alignas(kCacheLine) std::atomic<std::uint64_t> note_version;
+  std::atomic<std::uint64_t> notes[2][kNoteWords];
 };
 
 // Two rings of cells from each rank to each other.

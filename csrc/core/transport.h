@@ -71,7 +71,8 @@ struct Stream {
 struct LinkEvent {
   enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kAborted };
   Kind kind = Kind::kNone;
-  std::string text;  // kAborted: the peer's report (opaque to the link); kFailed: why
+  std::string text;    // kAborted: the peer's report (opaque to the link); kFailed: why
+  bool ended = false;  // kFailed: the peer's system has closed the connection, as it does when the process ends
 };
 
 // A message link to one peer, shared by all communicators of an engine. Not thread-safe: the engine's lock guards it.

@@ -28,7 +28,8 @@ bool release(std::byte* data, std::size_t bytes) { return madvise(data, bytes, M
 // A system that counts memory has counted all of it when it was mapped.
 void reserve(std::byte* /*data*/, std::size_t /*bytes*/) {}
 
-const RegisterMemory registration({"host", "anonymous memory of one process", create, map, release, reserve});
+const RegisterMemory registration({"host", "anonymous memory of one process", create, map, release, reserve, nullptr,
+                                   nullptr});
 
 }  // namespace
 }  // namespace collectives

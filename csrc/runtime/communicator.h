@@ -17,6 +17,7 @@
 #include "runtime/messages.h"
 #include "runtime/plan.h"
 #include "runtime/report.h"
+#include "runtime/shrink.h"
 #include "runtime/work.h"
 
 namespace collectives {
@@ -68,8 +69,16 @@ class Communicator {
   void close();
   bool closed() const { return closed_; }
 
+  // So many bytes of the own heap are in use by now.
+  void use_heap(std::size_t bytes);
+
+  // How the survivors make a communicator of their own.
+  Shrinking& shrinking() { return shrinking_; }
+
   // Gives up on everything in flight, on all ranks: the caller's thread was told to stop.
   void interrupt();
+  // The same because this rank ends by an error of the program, which `why` describes.
+  void abandon(const std::string& why);
 
   // Mean one-way latency in nanoseconds between this rank and `peer`; both must call it with the same arguments.
   double flag_latency(int peer, int rounds, double timeout_s);
@@ -86,6 +95,7 @@ class Communicator {
   void fail(const Report& report, const Work* about = nullptr);
   void peer_gone(const Peer& peer);
   void reported(int world_rank, const Report& report);
+  void noted(int world_rank, const std::vector<std::uint64_t>& words);
   bool has_left(int member) const;
   bool failed() const { return error_ != nullptr; }
 
@@ -127,7 +137,7 @@ class Communicator {
   std::vector<int> waits_for_all() const;
   void find_culprit();
   std::string tensor_detail(int a, int b, const Work* work);
-  void check_usable() const;
+  void check_usable();
   void heed_before_call();
   bool stopped(const Work& work);
   void hear(const Report& report);
@@ -141,8 +151,11 @@ class Communicator {
   bool maps(int member) const { return domain_ != nullptr && domain_->has(member); }
   // The link to a member that shares no memory with this rank, nullptr for the others.
   Link* message_link(int member) const;
+  void isolate_heap();
   void tell_left();
   void forget_links();
+
+  friend class Shrinking;
 
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Domain> domain_;
@@ -164,8 +177,10 @@ class Communicator {
   std::vector<bool> left_;          // members that have said over links that they have left
   std::unique_ptr<Report> heard_;   // the first that another rank has sent
   Clock::time_point heard_at_;
+  Shrinking shrinking_{*this};
   std::unique_ptr<Report> error_;
   std::unique_ptr<Explanation> explanation_;
+  std::size_t heap_used_ = 0;
   bool told_ = false;
   bool closed_ = false;
   bool driving_ = false;

@@ -45,6 +45,9 @@ void close_descriptor(int& descriptor) {
 void after_fork_in_child() {
   g_forked.store(true, std::memory_order_relaxed);  // there is no other thread here
   for (Engine* engine : engines()) {
+    if (engine->memory() != nullptr) {
+      engine->memory()->forget_descriptor();
+    }
     for (Peer& peer : engine->peers()) {
       close_descriptor(peer.control_fd);
       close_descriptor(peer.pid_fd);

@@ -36,6 +36,7 @@ struct Peer {
   std::unique_ptr<Link> link;  // messages between processes
   enum class State : std::uint8_t { kThere, kLeft, kDead };
   State state = State::kThere;
+  bool proven = false;      // that it has left or died; else it only cannot be reached any more
   std::string why;          // it is gone
   std::string stack_place;  // where its process shows its Python stack: see stacks.h
 };
@@ -68,6 +69,9 @@ class Engine {
   std::uint32_t propose_number();
   bool claim_number(std::uint32_t number);
   void end_claim(std::uint32_t number);
+  // A number that no other rank ever comes to, for a communicator that is made without asking the others.
+  std::uint32_t own_number();
+  static bool is_own_number(std::uint32_t number);
 
   void attach(Communicator* communicator);
   void detach(Communicator* communicator);
@@ -79,6 +83,8 @@ class Engine {
   // Acts on what links have reported besides data, as far as they have brought it.
   void hear_links();
   void progress_links();
+  // Looks for peers that died or left, and hears the links.
+  void watch_peers();
 
   // Works have ended that other threads may sleep for.
   void note_finished() { ++finished_; }
@@ -93,9 +99,9 @@ class Engine {
  private:
   bool drive();
   void look_after();
-  void watch_peers();
-  void lose(Peer& peer, Peer::State state, const std::string& why);
+  void lose(Peer& peer, Peer::State state, bool proven, const std::string& why);
   void heard(int rank, const Report& report);
+  void noted(int rank, const std::string& text);
   void sleep(int milliseconds);
   void answer(std::uint64_t heard);
   void change_sleepers(int change);
@@ -114,6 +120,7 @@ class Engine {
   std::vector<Communicator*> communicators_;
   std::uint32_t next_number_ = 1;                                        // the world has 0
   std::uint32_t least_number_ = 1;                                       // that has not been claimed
+  std::uint32_t own_numbers_ = 0;                                        // given out
   std::map<std::uint32_t, std::vector<std::pair<int, Report>>> claims_;  // with the reports and who sent them
   int sleepers_ = 0;
   std::uint64_t finished_ = 0;

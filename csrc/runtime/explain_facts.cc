@@ -66,7 +66,10 @@ void Communicator::note(Report& own, const Work* current) const {
     return;
   }
   if (maps(own.culprit)) {
-    own.seen = domain_->header(own.culprit, current->sequence).word.load(std::memory_order_relaxed) >> 8 > current->sequence ? 1 : 0;
+    own.seen =
+        domain_->header(own.culprit, current->sequence).word.load(std::memory_order_relaxed) >> 8 > current->sequence
+            ? 1
+            : 0;
     return;
   }
   for (std::size_t i = 0; i < current->streams.size(); ++i) {
@@ -113,8 +116,8 @@ void Communicator::explain(const Report& own, const Work* current) {
     failure.pid = local ? getpid() : peer(culprit).pid;
     failure.place = local ? own_stack_place() : failure.places[culprit];
     failure.thread = thread_of(culprit);
-    const auto completed =
-        static_cast<std::int64_t>(maps(culprit) ? domain_->control(culprit).completed.load(std::memory_order_relaxed) : executor_->completed);
+    const auto completed = static_cast<std::int64_t>(
+        maps(culprit) ? domain_->control(culprit).completed.load(std::memory_order_relaxed) : executor_->completed);
     const std::string subject = maps(culprit) ? "the last that it completed was " : "the last before that was ";
     if (const auto call = find_call(engine_->recorder(), options_.id, completed - 1); call) {
       failure.last = subject + call_text(*call);

@@ -59,6 +59,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   active_.clear();
   queued_.clear();
   forget_links();
+  isolate_heap();
   engine_->note_finished();
 }
 
@@ -180,7 +181,7 @@ void Communicator::close() {
     fail(report);
   }
   closed_ = true;
-  if (!engine_->leave() && error_ == nullptr) {
+  if (!engine_->leave()) {
     tell_left();
   }
   forget_links();

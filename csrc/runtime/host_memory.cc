@@ -1,5 +1,7 @@
 #include "runtime/host_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -15,7 +17,8 @@ constexpr std::size_t kSegments = 1024;
 }  // namespace
 
 HostMemory::HostMemory(int rank, const Limits& limits, const SegmentLayout& layout, const Memory& kind,
-                       std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner)
+                       std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner,
+                       int descriptor)
     : rank_(rank),
       limits_(limits),
       layout_(layout),
@@ -23,7 +26,38 @@ HostMemory::HostMemory(int rank, const Limits& limits, const SegmentLayout& layo
       bases_(std::move(bases)),
       doorbells_(std::move(doorbells)),
       owner_(std::move(owner)),
+      descriptor_(descriptor),
       arena_(layout.arena_bytes) {}
+
+HostMemory::~HostMemory() { forget_descriptor(); }
+
+void HostMemory::forget_descriptor() {
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+    descriptor_ = -1;
+  }
+}
+
+bool HostMemory::isolate(const std::byte* data, std::size_t bytes) {
+  if (kind_.make_private == nullptr || descriptor_ < 0) {
+    return true;  // between threads of one process there is nothing to be done
+  }
+  const std::lock_guard guard(mutex_);
+  const auto offset = static_cast<std::size_t>(data - bases_[rank_]);
+  bytes = (bytes + Arena::kPage - 1) / Arena::kPage * Arena::kPage;
+  isolated_.emplace_back(offset, bytes);
+  return kind_.make_private(descriptor_, offset, bases_[rank_] + offset, bytes);
+}
+
+// The segment at this offset of the arena is one of the memory that all have mapped again.
+void HostMemory::join_again(std::size_t offset) {
+  const std::size_t begin = layout_.arena + offset;
+  const std::size_t end = begin + arena_.bytes_at(offset);
+  std::erase_if(isolated_, [&](const auto& part) {
+    return part.first >= begin && part.first < end &&
+           kind_.make_shared(descriptor_, part.first, bases_[rank_] + part.first, part.second);
+  });
+}
 
 std::size_t HostMemory::default_arena_bytes(int size, const Limits& limits, std::size_t heap_bytes) {
   return 4 * heap_bytes + kSegments * SegmentLayout(size, limits, 0).total;
@@ -98,6 +132,7 @@ void HostMemory::shrink(std::size_t offset, std::size_t bytes) {
 
 // What is free is always zero. Memory that the system does not take back is lost.
 void HostMemory::clear(std::size_t offset) {
+  join_again(offset);
   if (kind_.release(bases_[rank_] + layout_.arena + offset, arena_.bytes_at(offset))) {
     arena_.free(offset);
   }
@@ -108,11 +143,10 @@ void HostMemory::free(std::size_t offset) {
   clear(offset);
 }
 
-void HostMemory::retire(std::size_t offset, std::uint32_t communicator,
-                        std::vector<std::pair<int, std::size_t>> others) {
+void HostMemory::retire(std::size_t offset, std::vector<Neighbour> others) {
   leave(offset);
   const std::lock_guard guard(mutex_);
-  retired_.push_back({offset, communicator, std::move(others)});
+  retired_.push_back({offset, std::move(others)});
 }
 
 void HostMemory::leave(std::size_t offset) {
@@ -122,17 +156,17 @@ void HostMemory::leave(std::size_t offset) {
 }
 
 // A rank that uses its own segment again for something else has left as well.
-bool HostMemory::has_left(int world_rank, std::size_t offset, std::uint32_t communicator) const {
+bool HostMemory::has_left(const Neighbour& other) const {
   // Acquire: the segment is cleared and used again after the last access of that rank.
-  const ControlPage& page = control(world_rank, offset);
+  const ControlPage& page = control(other.rank, other.offset);
   return page.left.load(std::memory_order_acquire) != 0 ||
-         page.communicator.load(std::memory_order_acquire) != communicator;
+         page.communicator.load(std::memory_order_acquire) != other.communicator;
 }
 
 void HostMemory::reclaim(const std::function<bool(int)>& gone) {
   std::erase_if(retired_, [&](const Retired& segment) {
-    for (const auto& [rank, offset] : segment.others) {
-      if (!gone(rank) && !has_left(rank, offset, segment.communicator)) {
+    for (const Neighbour& other : segment.others) {
+      if (!gone(other.rank) && !has_left(other)) {
         return false;
       }
     }
@@ -141,7 +175,7 @@ void HostMemory::reclaim(const std::function<bool(int)>& gone) {
   });
 }
 
-void GroupSegment::share(std::vector<std::pair<int, std::size_t>> others) {
+void GroupSegment::share(std::vector<HostMemory::Neighbour> others) {
   others_ = std::move(others);
   shared_ = true;
 }
@@ -153,7 +187,7 @@ GroupSegment::~GroupSegment() {
   if (cancelled_) {
     memory_->free(offset_);
   } else if (shared_) {
-    memory_->retire(offset_, communicator_, std::move(others_));
+    memory_->retire(offset_, std::move(others_));
   } else {
     // The making of the group was broken off, and other ranks may have it. They find that this one has left; but nobody
     // here knows when they will have, so the segment is given up.

@@ -26,9 +26,13 @@ namespace collectives {
 class HostMemory {
  public:
   // bases[w], doorbells[w]: of world rank w, as for a Domain. layout: of the world's segments. kind: what these are
-  // made of. owner: keeps them.
+  // made of. owner: keeps them. descriptor: of the own segment, which this object closes; -1 when there is none.
   HostMemory(int rank, const Limits& limits, const SegmentLayout& layout, const Memory& kind,
-             std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner);
+             std::vector<std::byte*> bases, std::vector<int> doorbells, std::shared_ptr<void> owner,
+             int descriptor = -1);
+  ~HostMemory();
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
 
   // How much address space the arena of a world of `size` ranks has when nobody says otherwise: for 64 groups with a
   // heap, and for hundreds without one.
@@ -47,6 +51,13 @@ class HostMemory {
   // Whether a segment of this size can lie there, and is the one of this communicator.
   bool is_segment(int world_rank, std::size_t offset, std::size_t bytes, std::uint32_t communicator) const;
 
+  // Makes a part of the own segment private for good, or until the part of the arena that it lies in is used again, so
+  // that peers that were given up write where nobody reads. False when the system refuses.
+  bool isolate(const std::byte* data, std::size_t bytes);
+
+  // In a forked child.
+  void forget_descriptor();
+
   // Tells the ranks of this host how many threads of this one want its doorbell rung.
   void set_sleeping(int threads);
 
@@ -64,21 +75,26 @@ class HostMemory {
   void free(std::size_t offset);
   // Lets the others know that this rank does not use the segment, where they have not been told yet.
   void leave(std::size_t offset);
-  // Leaves, and uses the segment again when all these ranks have left the communicator. Their segments of it: world
-  // rank and offset.
-  void retire(std::size_t offset, std::uint32_t communicator, std::vector<std::pair<int, std::size_t>> others);
+  // The segment of another rank for the same communicator.
+  struct Neighbour {
+    int rank;  // in the world
+    std::size_t offset;
+    std::uint32_t communicator;  // as which it is marked
+  };
+  // Leaves, and uses the segment again when all these ranks have left the communicator.
+  void retire(std::size_t offset, std::vector<Neighbour> others);
 
  private:
   // The page of a segment in the arena of a rank.
   ControlPage& control(int world_rank, std::size_t offset) const;
   struct Retired {
     std::size_t offset;
-    std::uint32_t communicator;
-    std::vector<std::pair<int, std::size_t>> others;
+    std::vector<Neighbour> others;
   };
   void reclaim(const std::function<bool(int)>& gone);
   void clear(std::size_t offset);
-  bool has_left(int world_rank, std::size_t offset, std::uint32_t communicator) const;
+  void join_again(std::size_t offset);
+  bool has_left(const Neighbour& other) const;
 
   int rank_;
   Limits limits_;
@@ -87,16 +103,17 @@ class HostMemory {
   std::vector<std::byte*> bases_;
   std::vector<int> doorbells_;
   std::shared_ptr<void> owner_;
+  int descriptor_;
   std::mutex mutex_;  // guards what follows
   Arena arena_;
   std::vector<Retired> retired_;
+  std::vector<std::pair<std::size_t, std::size_t>> isolated_;  // offset in the segment, and bytes
 };
 
 // The segment of one rank for one group, given back when it goes away.
 class GroupSegment {
  public:
-  GroupSegment(std::shared_ptr<HostMemory> memory, std::size_t offset, std::uint32_t communicator)
-      : memory_(std::move(memory)), offset_(offset), communicator_(communicator) {}
+  GroupSegment(std::shared_ptr<HostMemory> memory, std::size_t offset) : memory_(std::move(memory)), offset_(offset) {}
   ~GroupSegment();
   GroupSegment(const GroupSegment&) = delete;
   GroupSegment& operator=(const GroupSegment&) = delete;
@@ -104,16 +121,15 @@ class GroupSegment {
   std::size_t offset() const { return offset_; }
   // All ranks know that the group will not be made, and so that nobody will touch the segment.
   void cancel() { cancelled_ = true; }
-  // The others have been told of the segment, and have these: world rank and offset.
-  void share(std::vector<std::pair<int, std::size_t>> others);
+  // The others have been told of the segment, and have these.
+  void share(std::vector<HostMemory::Neighbour> others);
 
  private:
   std::shared_ptr<HostMemory> memory_;
   std::size_t offset_;
-  std::uint32_t communicator_;
   bool cancelled_ = false;
   bool shared_ = false;
-  std::vector<std::pair<int, std::size_t>> others_;
+  std::vector<HostMemory::Neighbour> others_;
 };
 
 }  // namespace collectives

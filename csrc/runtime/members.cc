@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <mutex>
 
 #include "runtime/communicator.h"
 #include "runtime/words.h"
@@ -84,6 +86,43 @@ void Communicator::tell_left() {
     if (Link* link = message_link(r); link != nullptr) {
       link->abort(report.encode(kReportBytes));
     }
+  }
+}
+
+void Communicator::abandon(const std::string& why) {
+  if (Engine::forked()) {
+    return;
+  }
+  const std::lock_guard guard(engine_->lock());
+  if (closed_) {
+    return;
+  }
+  Report report;
+  report.kind = ErrorKind::kPeer;
+  report.reporter = rank();
+  report.culprit = rank();
+  report.sequence = static_cast<std::int64_t>(executor_->completed);
+  report.text = who(rank()) + " ended by an uncaught exception: " + why + "; look at its own output for the cause";
+  fail(report);
+}
+
+void Communicator::use_heap(std::size_t bytes) {
+  const std::lock_guard guard(engine_->lock());
+  if (domain_ != nullptr && bytes > heap_used_) {
+    heap_used_ = bytes;
+    if (error_ != nullptr) {
+      isolate_heap();
+    }
+  }
+}
+
+// A rank that was given up may be in the middle of writing into symmetric arrays, and may go on much later.
+void Communicator::isolate_heap() {
+  if (domain_ != nullptr && heap_used_ > 0 && !engine_->memory()->isolate(domain_->heap(rank()), heap_used_)) {
+    std::fprintf(stderr,
+                 "collectives: warning: %s: the system has not made %zu bytes of symmetric memory private; ranks that "
+                 "were given up may still write there\n",
+                 who(rank()).c_str(), heap_used_);
   }
 }
 

@@ -76,7 +76,7 @@ void Communicator::refuse_after_fork() const {
   }
 }
 
-void Communicator::check_usable() const {
+void Communicator::check_usable() {
   ErrorContext context;
   context.rank = rank();
   if (closed_) {
@@ -87,6 +87,7 @@ void Communicator::check_usable() const {
                            context);
   }
   if (error_ != nullptr) {
+    shrinking_.refuse_left_out();
     context.peer = error_->culprit == rank() ? error_->other : error_->culprit;
     context.sequence = error_->sequence;
     name_process(context);

@@ -159,6 +159,12 @@ void Communicator::reported(int world_rank, const Report& report) {
   hear(received_[member]);
 }
 
+void Communicator::noted(int world_rank, const std::vector<std::uint64_t>& words) {
+  if (const int member = member_of(world_rank); member >= 0) {
+    shrinking_.noted(member, words);
+  }
+}
+
 void Communicator::hear(const Report& report) {
   if (heard_ == nullptr) {
     heard_ = std::make_unique<Report>(report);

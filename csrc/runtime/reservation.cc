@@ -45,7 +45,7 @@ Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::
   place_.room = offset.has_value();
   if (offset) {
     place_.offset = *offset;
-    segment_ = std::make_shared<GroupSegment>(memory, *offset, number);
+    segment_ = std::make_shared<GroupSegment>(memory, *offset);
   }
 }
 
@@ -76,7 +76,7 @@ std::unique_ptr<Communicator> Reservation::make(const std::vector<Place>& places
     const bool heap = std::all_of(places.begin(), places.end(), [](const Place& p) { return p.heap; });
     const SegmentLayout segment = layout(heap);
     std::vector<std::optional<std::size_t>> offsets(places.size());
-    std::vector<std::pair<int, std::size_t>> others;
+    std::vector<HostMemory::Neighbour> others;
     for (int m = 0; m < static_cast<int>(places.size()); ++m) {
       if (!on_this_host(m)) {
         continue;
@@ -90,7 +90,7 @@ std::unique_ptr<Communicator> Reservation::make(const std::vector<Place>& places
                                {rank_, m, "", -1, "", -1});
       }
       if (m != rank_) {
-        others.emplace_back(world_rank, *offsets[m]);
+        others.push_back({world_rank, *offsets[m], options_.id});
       }
     }
     memory.shrink(segment_->offset(), segment.total);

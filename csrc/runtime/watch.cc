@@ -30,6 +30,7 @@ void Communicator::look_after(Clock::time_point now) {
     return;
   }
   heed_reports(now);
+  shrinking_.heed();
   const std::vector<std::shared_ptr<Work>> works = pending();
   for (const auto& work : works) {
     if (error_ != nullptr || work->state.load(std::memory_order_relaxed) != WorkState::kActive) {

@@ -31,11 +31,12 @@ constexpr int kQuietMilliseconds = 20;
 // a third of the bandwidth. This one is part of every kernel and open to every user.
 constexpr char kPlainControl[] = "reno";
 
-// Seconds. While nothing goes over a connection the kernel asks the other host whether it is still there. So boxes on the
-// way that forget idle connections remember this one, and a host that has vanished is known when the next call comes. It
-// gives up after about the time that it also takes over data that nobody acknowledges (net.ipv4.tcp_retries2), more than
-// the default deadline: silence is what deadlines are for. TCP_USER_TIMEOUT would make both times one; but it also ends
-// connections to ranks that live and do not read for a while, since a closed window counts as silence.
+// Seconds. While nothing goes over a connection the kernel asks the other host whether it is still there. So boxes on
+// the way that forget idle connections remember this one, and a host that has vanished is known when the next call
+// comes. It gives up after about the time that it also takes over data that nobody acknowledges
+// (net.ipv4.tcp_retries2), more than the default deadline: silence is what deadlines are for. TCP_USER_TIMEOUT would
+// make both times one; but it also ends connections to ranks that live and do not read for a while, since a closed
+// window counts as silence.
 constexpr int kProbeAfter = 60;
 constexpr int kProbeEvery = 60;
 constexpr int kProbes = 15;
@@ -206,6 +207,9 @@ void TcpLink::fail(const std::string& why) {
 
 // The connection is over; `error` is 0 at a plain end of file.
 void TcpLink::ended(int error) {
+  if (down_) {
+    return;
+  }
   if (bye_received_) {
     down_ = true;
     push_event(LinkEvent::Kind::kClosed, "closed by the peer");
@@ -216,6 +220,8 @@ void TcpLink::ended(int error) {
                                        : "connection closed by the peer without a good-bye";
   fail(std::string(what) + " (errno " + std::to_string(cause) +
        (cause == 0 ? ": end of file)" : std::string(": ") + std::strerror(cause) + ")"));
+  // Other errors, such as a time-out, say that the network is cut.
+  events_.back().ended = cause == 0 || cause == ECONNRESET || cause == EPIPE;
 }
 
 bool TcpLink::all_sent() const {

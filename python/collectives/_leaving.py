@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import sys
+import traceback
 import weakref
 from typing import TYPE_CHECKING
 
+from . import _core
+
 if TYPE_CHECKING:
     from .communicator import Communicator
+
+_MOST = 500  # characters of an exception that the others are told
 
 _numbers = itertools.count()
 _open: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
@@ -22,5 +28,17 @@ def register(communicator: Communicator) -> None:
 @atexit.register
 def _leave() -> None:
     # So that the peers know this end from a crash. Groups before what they were made of.
+    why = _uncaught()
     for _, communicator in sorted(_open.items(), reverse=True):
+        if why:
+            _core._abandon(communicator, why)
         communicator.close()
+
+
+def _uncaught() -> str:
+    """The exception by which the program ends, empty when it ends in another way."""
+    error = getattr(sys, "last_value", None)  # where the interpreter leaves it
+    if error is None or hasattr(sys, "ps1"):  # at a prompt the program went on after it
+        return ""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text if len(text) <= _MOST else text[:_MOST] + "..."

@@ -62,6 +62,7 @@ class Heap:
         offset = self._find(nbytes)
         if _core._memory_is_counted():
             self._reserve(communicator, offset, nbytes)
+        _core._use_heap(communicator, offset + nbytes)
         self._live.append((offset, nbytes))
         block = _Block(communicator, self._base + offset, math.prod(dimensions), dtype)
         weakref.finalize(block, self._freed.add, offset)

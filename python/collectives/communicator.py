@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _groups, _messages, _objects, _parts, _recorder, _symmetric, _whole
+from . import _core, _groups, _messages, _objects, _parts, _recorder, _shrink, _symmetric, _whole
 from ._arguments import Array
 from ._layout import Counts
 from ._work import Work
@@ -27,10 +27,11 @@ __all__ = ["Communicator", "Work"]
 class Communicator(_core.Communicator):
     """A group of ranks, as one of them sees it.
 
-    Made by ``init``, ``spawn`` and ``local_group``, and out of another one by ``split``, ``dup`` and ``new_group``.
+    Made by ``init``, ``spawn`` and ``local_group``, and out of another one by ``split``, ``dup``, ``new_group`` and
+    ``shrink``.
 
     All ranks must issue the same collectives in the same order. The result has the same bits on every rank. A
-    communicator whose collective failed cannot be used again.
+    communicator whose collective failed cannot be used again, but for ``shrink``.
     """
 
     def __init__(self, handle: object) -> None:
@@ -321,6 +322,27 @@ class Communicator(_core.Communicator):
             MismatchError: ranks passed different lists.
         """
         return _groups.new_group(self, ranks)
+
+    def shrink(self, timeout: float | None = None) -> Communicator:
+        """A communicator of the ranks that are left when this one has failed, numbered in their old order.
+
+        Every survivor calls it, once; nothing is started again, and the new communicator uses the connections and the
+        memory of this one. Ranks whose end is proven (their process has ended, or has closed its connections or the
+        communicator) are left out at once. Ranks that do not call in time may be stopped or cut off; they are left out
+        when a strict majority of the ranks of this communicator goes on, and learn so by a PeerError. A rank that dies
+        meanwhile is left out as well. All ranks are kept when none is missing, so this also serves after a
+        MismatchError, and of a communicator that has not failed it makes another one, as ``dup`` does.
+
+        Args:
+            timeout: seconds that a rank may be silent; by default that of this communicator.
+
+        Raises:
+            DeadlineError: too many ranks are silent for the others to go on; ``peer`` is the lowest of them.
+            PeerError: the others went on without this rank.
+            CollectivesError: this communicator was shrunk before, or the host has no room for another one.
+            ClosedError: this communicator was closed before.
+        """
+        return _shrink.shrink(self, timeout)
 
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
         """Gives every rank the object of rank ``root``, which gets `obj` itself; on the others `obj` does not count.

@@ -129,8 +129,8 @@ void reuse(const std::string& kind) {
   std::memset(host.bases[1][0] + host.layout.arena + *a + layout.headers, 7, bytes - layout.headers);
 
   {
-    GroupSegment segment(host.ranks[0], *a, 5);
-    segment.share({{1, *b}});
+    GroupSegment segment(host.ranks[0], *a);
+    segment.share({{1, *b, 5}});
   }
   CHECK(host.page(1, 0, *a).left.load() != 0);  // the other rank sees that it is gone
   // The other rank has not left yet, however much it has completed: it may still write there.
@@ -153,16 +153,16 @@ void reuse(const std::string& kind) {
 
   // A rank that uses its own segment for something else has left, and one that has died.
   {
-    GroupSegment segment(host.ranks[0], *d, 7);
-    segment.share({{1, *b}});  // which is marked 5
+    GroupSegment segment(host.ranks[0], *d);
+    segment.share({{1, *b, 7}});  // which is marked 5
   }
   const auto e = mine.allocate(bytes, bytes, 8, nobody);
   CHECK(e == d);
   host.page(1, 1, *b).left.store(0);
   host.page(1, 1, *b).communicator.store(8);
   {
-    GroupSegment segment(host.ranks[0], *e, 8);
-    segment.share({{1, *b}});
+    GroupSegment segment(host.ranks[0], *e);
+    segment.share({{1, *b, 8}});
   }
   const auto f = mine.allocate(bytes, bytes, 9, nobody);
   CHECK(f && *f != *e);
@@ -170,14 +170,14 @@ void reuse(const std::string& kind) {
 
   // Broken off before the others could say where theirs is: they may write there for ever.
   {
-    const GroupSegment segment(host.ranks[0], *f, 9);
+    const GroupSegment segment(host.ranks[0], *f);
   }
   CHECK(host.page(1, 0, *f).left.load() != 0);
   const auto g = mine.allocate(bytes, bytes, 11, nobody);
   CHECK(g && *g != *f);
   // Broken off by all.
   {
-    GroupSegment segment(host.ranks[0], *g, 11);
+    GroupSegment segment(host.ranks[0], *g);
     segment.cancel();
   }
   CHECK(mine.allocate(bytes, bytes, 12, nobody) == g);

@@ -25,7 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = _command(options.program, options.arguments, options.module)
         return run_local(
-            command, options.ranks, transport=options.transport, timeout=options.timeout, grace=options.grace
+            command,
+            options.ranks,
+            transport=options.transport,
+            timeout=options.timeout,
+            grace=options.grace,
+            keep_going=options.keep_going,
         )
     except OSError as error:
         print(f"collectives run: cannot start {options.program!r}: {error.strerror or error}", file=sys.stderr)
@@ -38,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a program as several ranks on this host",
-        usage="%(prog)s [-h] [-n RANKS] [--transport T] [--timeout S] [--grace S] [-m] program [arguments ...]",
+        usage="%(prog)s [-h] [-n RANKS] [--transport T] [--timeout S] [--grace S] [--keep-going] [-m] "
+        "program [arguments ...]",
         description="Runs a program as several ranks on this host: a .py file or (-m) a module by this Python, "
         "anything else as it is. Lines of output are prefixed by the rank. When one rank fails, all are ended and its "
         "exit code is returned (128 + n for death by signal n).",
@@ -49,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--timeout", type=_seconds, metavar="S", help="seconds a start or a collective may take")
     run.add_argument(
         "--grace", type=_seconds, default=5.0, metavar="S", help="seconds between SIGTERM and SIGKILL (default 5)"
+    )
+    run.add_argument(
+        "--keep-going", action="store_true", help="when a rank fails the others go on, for programs that use shrink()"
     )
     run.add_argument("-m", dest="module", action="store_true", help="the program is the name of a Python module")
     run.add_argument("program", help="what to run")

@@ -28,6 +28,7 @@ def run_local(
     transport: str | None = None,
     timeout: float | None = None,
     grace: float = 5.0,
+    keep_going: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> int:
     """Runs `command` as `ranks` processes and waits for all of them. Call it from the main thread.
@@ -41,10 +42,12 @@ def run_local(
         ranks: number of processes, at least 1.
         transport, timeout: for ``COLLECTIVES_TRANSPORT`` and ``COLLECTIVES_TIMEOUT``; ``None`` leaves them as they are.
         grace: seconds.
+        keep_going: the other ranks go on when one fails, for programs that use ``shrink``.
         environ: the environment of the ranks, ``os.environ`` by default.
 
     Returns:
-        0 when all ranks ended with 0; else the exit code of the first that failed, 128 + n for death by signal n; and
+        0 when all ranks ended with 0, or with `keep_going` any of them;
+        else the exit code of the first that failed, 128 + n for death by signal n; and
         128 + n when this process was asked to end by signal n.
 
     Raises:
@@ -53,7 +56,7 @@ def run_local(
     """
     if ranks < 1:
         raise ValueError(f"the number of ranks is {ranks}; at least 1 is accepted")
-    job = _Job(grace)
+    job = _Job(grace, keep_going)
     try:
         with _forwarding(job):
             job.start(command, ranks, transport, timeout, os.environ if environ is None else environ)
@@ -118,10 +121,21 @@ class _Stream:
         return bool(data)
 
 
+def _exit_code(rank: _Rank) -> int:
+    code: int = rank.process.returncode
+    return code if code > 0 else 128 - code
+
+
+def _how(rank: _Rank) -> str:
+    code: int = rank.process.returncode
+    return f"ended with exit code {code}" if code > 0 else f"was killed by {signal_name(-code)}"
+
+
 class _Job:
-    def __init__(self, grace: float) -> None:
+    def __init__(self, grace: float, keep_going: bool) -> None:
         self.ranks: list[_Rank] = []
         self._grace = grace
+        self._keep_going = keep_going
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = socket.socketpair()
         self._code: int | None = None  # what to return; None while nothing failed
@@ -190,6 +204,8 @@ class _Job:
         end = time.monotonic() + _DRAIN
         while self._streams() and time.monotonic() < end:
             self._turn(end - time.monotonic())
+        if self._keep_going and not self._asked and any(rank.process.returncode == 0 for rank in self.ranks):
+            return 0
         return self._code or 0
 
     def close(self) -> None:
@@ -228,16 +244,19 @@ class _Job:
         """Takes note of ranks that ended; the first that failed decides about the exit code."""
         ended = [rank for rank in running if rank.ended()]
         failed = [rank for rank in ended if rank.process.returncode != 0]
+        if self._keep_going and not self._asked:
+            for rank in failed:
+                self._say(f"rank {rank.number} (pid {rank.process.pid}) {_how(rank)}; the others go on")
+                self._code = _exit_code(rank) if self._code is None else self._code
+            return
         if not failed or self._code is not None:
             return
         # Of those that ended at once: one that was killed is rather the cause than one that exited.
         first = min(failed, key=lambda rank: (rank.process.returncode > 0, rank.number))
-        code = first.process.returncode
-        self._code = code if code > 0 else 128 - code
-        how = f"ended with exit code {code}" if code > 0 else f"was killed by {signal_name(-code)}"
+        self._code = _exit_code(first)
         left = sum(rank.process.returncode is None for rank in self.ranks)
         rest = f"; ending the other {left}" if left else ""
-        self._say(f"rank {first.number} (pid {first.process.pid}) {how}{rest}")
+        self._say(f"rank {first.number} (pid {first.process.pid}) {_how(first)}{rest}")
         self._end(signal.SIGTERM)
 
     def _forward(self, number: int) -> None:
