@@ -1,6 +1,6 @@
 """Fuzzes the Python wire and the rendezvous with atheris (`pip install atheris`), which is libFuzzer for Python.
 
-python tests/fuzz/fuzz_wire.py -runs=20000 -seed=1 /tmp/new tests/fuzz/corpus_wire        the short run of CI
+python tests/fuzz/fuzz_wire.py -runs=10000 -seed=1 /tmp/new tests/fuzz/corpus_wire        the short run of CI
 python tests/fuzz/fuzz_wire.py -max_total_time=3600 /tmp/new tests/fuzz/corpus_wire       a long one
 python tests/fuzz/fuzz_wire.py -merge=1 tests/fuzz/corpus_wire /tmp/new                   keeps what is new of it
 python tests/fuzz/fuzz_wire.py FILE                                                       one input again
