@@ -24,7 +24,7 @@ constexpr double kMostPatience = 5;
 // The ranks that keep a work from going on.
 std::vector<int> Communicator::waits_for(const Work& work) const {
   const Work& blocked = active_.empty() || work.is_message() ? work : *active_.front();
-  if (blocked.state.load() == WorkState::kActive) {
+  if (blocked.state.load(std::memory_order_relaxed) == WorkState::kActive) {
     return missing(blocked);
   }
   std::vector<int> ranks;
@@ -91,12 +91,16 @@ void Communicator::find_culprit() {
   if (guilty.empty() || guilty.front() == error_->reporter) {
     return;  // they wait for each other in a circle
   }
-  error_->culprit = guilty.front();
   std::vector<std::string> names;
   for (const int r : guilty) {
     names.push_back(who(r));
   }
-  error_->text += "; " + join(names) + (silent.empty() ? " has made no such call" : " does not answer");
+  error_->text += "; ";
+  if (error_->culprit >= 0 && std::find(guilty.begin(), guilty.end(), error_->culprit) == guilty.end()) {
+    error_->text += "rank " + std::to_string(error_->culprit) + " was there and waited for others: ";
+  }
+  error_->culprit = guilty.front();
+  error_->text += join(names) + (silent.empty() ? " has made no such call" : " does not answer");
 }
 
 }  // namespace collectives

@@ -74,7 +74,13 @@ void Engine::hear_links() {
     }
     for (LinkEvent event = peer.link->event(); event.kind != LinkEvent::Kind::kNone; event = peer.link->event()) {
       if (event.kind == LinkEvent::Kind::kAborted) {
-        heard(peer.rank, Report::decode(event.text));
+        if (const Report report = Report::decode(event.text); report.readable()) {
+          heard(peer.rank, report);
+        } else if (peer.state == Peer::State::kThere) {
+          lose(peer, Peer::State::kDead,
+               "link to rank " + std::to_string(peer.rank) + ": malformed report of " +
+                   std::to_string(event.text.size()) + " bytes");
+        }
       } else if (peer.state == Peer::State::kThere) {
         const bool left = event.kind == LinkEvent::Kind::kClosed;
         lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, left ? "it has left the group" : event.text);

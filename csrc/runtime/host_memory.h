@@ -50,6 +50,9 @@ class HostMemory {
   // Tells the ranks of this host how many threads of this one want its doorbell rung.
   void set_sleeping(int threads);
 
+  // The control page of the lowest rank of this host, the same for all of them.
+  ControlPage& first_page() const;
+
   // A segment of zeros in the own arena, marked as that of the communicator, whose first `used` bytes there is memory
   // for. gone(w): world rank w has ended.
   std::optional<std::size_t> allocate(std::size_t bytes, std::size_t used, std::uint32_t communicator,

@@ -32,7 +32,7 @@ void Communicator::look_after(Clock::time_point now) {
   heed_reports(now);
   const std::vector<std::shared_ptr<Work>> works = pending();
   for (const auto& work : works) {
-    if (error_ != nullptr || work->state.load() != WorkState::kActive) {
+    if (error_ != nullptr || work->state.load(std::memory_order_relaxed) != WorkState::kActive) {
       continue;
     }
     if (!work->is_message() && executor_->find_mismatch(*work)) {
@@ -68,6 +68,7 @@ void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& wor
     }
     Report report;
     report.kind = ErrorKind::kPeer;
+    report.cause = Cause::kLeft;
     report.reporter = rank();
     report.culprit = r;
     report.sequence = position(*work);
@@ -88,6 +89,7 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
   if (!late && (work.warned || age < options_.warn_s)) {
     return;
   }
+  Report report;
   std::vector<std::string> waited_for;
   int culprit = -1;
   const std::vector<int> waits = waits_for(work);
@@ -103,8 +105,8 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
                  seconds_text(work.timeout_s).c_str());
     return;
   }
-  Report report;
   report.kind = ErrorKind::kDeadline;
+  report.cause = Cause::kSilence;
   report.reporter = rank();
   report.culprit = culprit;
   report.sequence = position(work);

@@ -24,7 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import _wire
-from ._loop import Acceptor, Loop
+from ._acceptor import Acceptor
+from ._loop import Loop
 from ._wire import Message, Task, WireError
 
 _log = logging.getLogger("collectives")
