@@ -77,6 +77,7 @@ def greet(sock, token, hello):
     """The connecting side of the authentication, on a socket of a test."""
     sock.setblocking(False)
     _wire.run(_wire.authenticate_connecting(sock, token, hello), sock, Deadline(LIMIT))
+    _wire.run(_wire.send(sock, {"keep": True}), sock, Deadline(LIMIT))
 
 
 def hello(rank, size=2, **changes):
@@ -349,7 +350,7 @@ def test_replay(listener):
             def __getattr__(self, name):
                 return getattr(sock, name)
 
-        _wire.run(_wire.authenticate_connecting(Recorder(), TOKEN, hello(1, size=3)), sock, Deadline(LIMIT))
+        greet(Recorder(), TOKEN, hello(1, size=3))
         with client(listener) as thief:
             thief.sendall(b"".join(recorded))
             thief.setblocking(False)

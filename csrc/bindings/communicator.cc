@@ -251,8 +251,12 @@ void bind_communicator(py::module_& m) {
   m.attr("Communicator") = py::handle(reinterpret_cast<PyObject*>(g_type));
   m.def("_close", [](py::handle c) {
     Communicator& communicator = communicator_of(c);
-    const Unlocked unlocked;
-    communicator.close();
+    finish_dropped(communicator);
+    {
+      const Unlocked unlocked;
+      communicator.close();
+    }
+    release_dropped();
   });
   m.def("_describe", [](py::handle c) {
     const Communicator& communicator = communicator_of(c);

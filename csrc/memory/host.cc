@@ -16,7 +16,9 @@ Mapping map(int /*descriptor*/, std::size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
     throw std::system_error(errno, std::generic_category(),
-                            "reserving " + std::to_string(bytes) + " bytes of address space");
+                            "reserving " + std::to_string(bytes) +
+                                " bytes of address space (is it limited by ulimit -v, or by vm.overcommit_memory=2? "
+                                "lower COLLECTIVES_SYMMETRIC_HEAP)");
   }
   return {static_cast<std::byte*>(data), bytes};
 }

@@ -24,7 +24,10 @@ int create(std::size_t bytes) {
       fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     const int error = errno;
     close(descriptor);
-    throw std::system_error(error, std::generic_category(), "sizing a segment of " + std::to_string(bytes) + " bytes");
+    throw std::system_error(error, std::generic_category(),
+                            "sizing a segment of " + std::to_string(bytes) +
+                                " bytes (is the size of files limited by ulimit -f? lower COLLECTIVES_SYMMETRIC_HEAP, "
+                                "or set COLLECTIVES_TRANSPORT=tcp)");
   }
   return descriptor;
 }

@@ -83,7 +83,7 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
       if (work->error != nullptr) {
         throw CollectivesError(*work->error);
       }
-      keep_spare(std::move(work));
+      spare_ = std::move(work);
       return true;
     }
     engine_->recorder().waits(*work);
@@ -93,15 +93,6 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
     queued_.push_back(work);
   }
   return false;
-}
-
-void Communicator::keep_spare(std::shared_ptr<Work> work) {
-  // A large scratch area is not kept for later calls that need none.
-  constexpr std::size_t kKeepBytes = 8 << 20;
-  if (work->scratch.size() > kKeepBytes) {
-    work->scratch = {};
-  }
-  spare_ = std::move(work);
 }
 
 std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
@@ -139,15 +130,13 @@ bool Communicator::wait(Work& work, double timeout_s) {
 
 void Communicator::finish_run(std::shared_ptr<Work> work) {
   const std::lock_guard guard(engine_->lock());
-  keep_spare(std::move(work));
+  spare_ = std::move(work);
 }
 
 // Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header
-// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots.
-bool Communicator::may_start(const Work& work) {
-  if (domain_ == nullptr) {
-    return true;
-  }
+// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots. How many collectives
+// every mapped rank must have completed before.
+std::uint64_t Communicator::needed_before(const Work& work) const {
   std::uint64_t needed = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
   const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
   const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
@@ -160,11 +149,20 @@ bool Communicator::may_start(const Work& work) {
       }
     }
   }
+  return needed;
+}
+
+bool Communicator::may_start(const Work& work) {
+  if (domain_ == nullptr) {
+    return true;
+  }
+  const std::uint64_t needed = needed_before(work);
   auto& completed = executor_->peers_completed();
   for (int r = 0; r < size(); ++r) {
     if (r == rank() || !domain_->has(r) || completed[r] >= needed) {
       continue;
     }
+    // Acquire: the rank's last reads of the line and of the slots come before what this one writes there next.
     completed[r] = domain_->control(r).completed.load(std::memory_order_acquire);
     if (completed[r] < needed) {
       return false;
@@ -260,6 +258,7 @@ void Communicator::update_completed() {
   }
   executor_->completed = lowest;
   if (domain_ != nullptr) {
+    // Release: the counterpart of may_start() on the other ranks.
     domain_->control(rank()).completed.store(lowest, std::memory_order_release);
   }
 }

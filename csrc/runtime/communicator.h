@@ -96,7 +96,7 @@ class Communicator {
 
  private:
   void note(Report& own, const Work* current) const;
-  void explain(const Report& own, const Work* current);
+  void explain(const Report& told, const Work* current);
   std::string recent(std::int64_t sequence) const;
   int thread_of(int member) const;
   void note_caller();
@@ -106,9 +106,9 @@ class Communicator {
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
   static void scale(Work& work, const Call& call);
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
-  void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
+  std::uint64_t needed_before(const Work& work) const;
   bool may_start(const Work& work);
   bool step(Work& work, int spins);
   void complete(Work& work);
@@ -122,6 +122,10 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  Report checked(const Report& report, int member) const;
+  std::vector<int> waits_for(const Work& work) const;
+  std::vector<int> waits_for_all() const;
+  void find_culprit();
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable() const;
   void heed_before_call();

@@ -76,8 +76,9 @@ class Engine {
   // is released and taken again on the way.
   bool wait(const std::function<bool()>& finished, double timeout_s);
 
-  // Acts on what links have reported besides data.
+  // Acts on what links have reported besides data, as far as they have brought it.
   void hear_links();
+  void progress_links();
 
   // Works have ended that other threads may sleep for.
   void note_finished() { ++finished_; }
@@ -96,6 +97,7 @@ class Engine {
   void lose(Peer& peer, Peer::State state, const std::string& why);
   void heard(int rank, const Report& report);
   void sleep(int milliseconds);
+  void answer(std::uint64_t heard);
   void change_sleepers(int change);
   void progress_loop();
   bool busy() const;
@@ -116,7 +118,8 @@ class Engine {
   int sleepers_ = 0;
   std::uint64_t finished_ = 0;
   std::uint64_t announced_ = 0;  // of finished_, to the threads that sleep
-  std::atomic<int> waiters_{0};
+  int owed_ = 0;                 // sleeping threads that have not heard the last announcement
+  std::atomic<int> waiters_{0};  // a hint, so relaxed
   std::thread thread_;
   std::mutex thread_mutex_;
   std::condition_variable thread_wake_;

@@ -198,6 +198,7 @@ void Executor::post(Work& work, const Step& step) {
   }
   if (!request.token && step.kind == StepKind::kReceiveReduce) {
     request.source = cursor(work, schedule.sources(step)[0], step.length);
+    request.source_first = step.own_first;
     request.reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
     request.divisor = work.divisor;
   }

@@ -140,13 +140,13 @@ bool Explanation::claim() const {
   Engine& engine = *communicator_.engine();
   std::atomic<std::uint64_t>& word =
       engine.memory() != nullptr ? engine.memory()->first_page().explained : engine.explained();
-  std::uint64_t before = word.load();
+  std::uint64_t before = word.load(std::memory_order_relaxed);
   do {
     const bool same = (before ^ mine) << (64 - kRankBits) == 0;
     if (same && (failure_.own.cause == Cause::kDeath || now - (before >> kRankBits) < kSameFailureSeconds)) {
       return false;
     }
-  } while (!word.compare_exchange_weak(before, mine));
+  } while (!word.compare_exchange_weak(before, mine, std::memory_order_relaxed));
   return true;
 }
 
@@ -162,7 +162,7 @@ std::string Explanation::paragraph(const std::string& found) const {
     const Report* known = r == own.culprit ? nullptr : report(r);
     if (known != nullptr && known->waiting && (own.message || known->posted > own.sequence)) {
       entered.push_back(r);
-      seen = std::max(seen, known->seen);
+      seen = known->culprit == own.culprit ? std::max(seen, known->seen) : seen;
     } else if (r != own.culprit && std::count(failure_.there.begin(), failure_.there.end(), r) > 0) {
       silent.push_back(r);
     }

@@ -21,6 +21,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   Report own = report;
   own.communicator = options_.id;
   own.reporter = rank();
+  const bool about_own_deadline = report.reporter == rank();
   const Work* current = about;
   for (const auto& work : pending()) {
     if (current == nullptr && !work->is_message() && position(*work) == report.sequence) {
@@ -35,7 +36,14 @@ void Communicator::fail(const Report& report, const Work* about) {
     }
   }
   note(own, current);
+  if (report.kind == ErrorKind::kDeadline) {
+    own.waits = about_own_deadline ? report.waits : waits_for_all();
+  }
   tell(own);
+  if (report.kind == ErrorKind::kDeadline) {
+    received_[rank()] = own;
+    find_culprit();
+  }
   if (report.kind == ErrorKind::kMismatch && !report.message) {
     received_[rank()] = own;
     error_->text += tensor_detail(report.culprit, report.other, current);
@@ -54,7 +62,7 @@ void Communicator::finish(Work& work, const Report& report) {
   if (work.finished()) {
     return;
   }
-  const bool begun = work.state.load() == WorkState::kActive;
+  const bool begun = work.state.load(std::memory_order_relaxed) == WorkState::kActive;
   const std::int64_t done = begun ? bytes_done(work) : 0;
   if (begun) {
     if (work.is_message()) {
@@ -174,6 +182,7 @@ void Communicator::close() {
   forget_links();
   if (domain_ != nullptr) {
     // From here on this rank touches no memory of the others, which may use it for something else.
+    // Release: the counterpart of HostMemory::has_left().
     domain_->control(rank()).left.store(1 + next_sequence_, std::memory_order_release);
     for (int r = 0; r < size(); ++r) {
       if (r != rank() && domain_->has(r)) {

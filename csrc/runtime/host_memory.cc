@@ -60,7 +60,9 @@ bool HostMemory::is_segment(int world_rank, std::size_t offset, std::size_t byte
 
 void HostMemory::set_sleeping(int threads) {
   reinterpret_cast<ControlPage*>(bases_[rank_])
-      ->sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);
+      ->sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_relaxed);
+  // The flag before the looks that follow: the one place where a store must not be passed by a later load.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 ControlPage& HostMemory::first_page() const {
@@ -74,6 +76,7 @@ std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::uint32_t
   reclaim(gone);
   const std::optional<std::size_t> offset = arena_.allocate(bytes);
   if (offset) {
+    // Release: the zeros of the segment before the number by which others know it as theirs.
     control(rank_, *offset).communicator.store(communicator, std::memory_order_release);
   }
   return offset;
@@ -105,11 +108,13 @@ void HostMemory::retire(std::size_t offset, std::uint32_t communicator,
 
 void HostMemory::leave(std::size_t offset) {
   std::uint64_t open = 0;
-  control(rank_, offset).left.compare_exchange_strong(open, 1);
+  // Release: whatever this rank did to the segments of others is over. Only this rank writes the word.
+  control(rank_, offset).left.compare_exchange_strong(open, 1, std::memory_order_release, std::memory_order_relaxed);
 }
 
 // A rank that uses its own segment again for something else has left as well.
 bool HostMemory::has_left(int world_rank, std::size_t offset, std::uint32_t communicator) const {
+  // Acquire: the segment is cleared and used again after the last access of that rank.
   const ControlPage& page = control(world_rank, offset);
   return page.left.load(std::memory_order_acquire) != 0 ||
          page.communicator.load(std::memory_order_acquire) != communicator;

@@ -71,7 +71,7 @@ std::string Communicator::others_of_process(int member) const {
 }
 
 bool Communicator::has_left(int member) const {
-  return left_[member] || (maps(member) && domain_->control(member).left.load() != 0);
+  return left_[member] || (maps(member) && domain_->control(member).left.load(std::memory_order_acquire) != 0);
 }
 
 // Tells the ranks that share no memory with this one. Where all communicators are closed the good-bye has said it.

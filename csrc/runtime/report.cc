@@ -5,6 +5,8 @@
 namespace collectives {
 namespace {
 
+constexpr std::size_t kMostWaits = 64;
+
 // Lines; the only free text that may hold a line break comes with its length.
 void put_text(std::ostringstream& out, const std::string& text) { out << text.size() << '\n' << text << '\n'; }
 
@@ -20,7 +22,7 @@ std::string get_text(std::istringstream& in) {
 }  // namespace
 
 std::string Report::encode(std::size_t limit) const {
-  constexpr std::size_t kReserve = 384;  // for the numbers, and the name
+  constexpr std::size_t kReserve = 1024;  // what the other lines take at most, of kReportBytes
   constexpr std::size_t kRecent = 384;
   constexpr std::size_t kFound = 3000;
   const std::string last = recent.substr(0, kRecent);
@@ -28,13 +30,19 @@ std::string Report::encode(std::size_t limit) const {
   std::ostringstream out;
   out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
       << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen << ' ' << posted
-      << '\n';
+      << ' ';
+  const std::size_t waits_told = std::min(waits.size(), kMostWaits);
+  out << waits_told;
+  for (std::size_t i = 0; i < waits_told; ++i) {
+    out << ' ' << waits[i];
+  }
+  out << '\n';
   put_text(out, text.substr(0, limit - kReserve - last.size() - where.size()));
-  put_text(out, name.substr(0, kReserve / 3));
+  put_text(out, name.substr(0, 128));
   put_text(out, last);
   put_text(out, where);
   // The number of counts, which separates them from the shapes.
-  std::string words = std::to_string(counts.size()) + ' ';
+  std::string words = ' ' + std::to_string(counts.size()) + ' ';
   for (const auto* list : {&counts, &shapes}) {
     for (const std::int64_t value : *list) {
       const std::string word = std::to_string(value) + ' ';
@@ -48,6 +56,11 @@ std::string Report::encode(std::size_t limit) const {
   return out.str().substr(0, limit);
 }
 
+bool Report::valid(int size) const {
+  const auto is_rank = [size](int r) { return r >= -1 && r < size; };
+  return readable() && is_rank(reporter) && is_rank(culprit) && is_rank(other);
+}
+
 Report Report::decode(const std::string& text) {
   std::istringstream in(text);
   Report report;
@@ -55,8 +68,15 @@ Report Report::decode(const std::string& text) {
   int cause = 0;
   if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.message >>
       report.sequence >> cause >> report.waiting >> report.seen >> report.posted) {
-    report.kind = static_cast<ErrorKind>(kind);
-    report.cause = static_cast<Cause>(cause);
+    const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
+    report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;
+    report.cause =
+        cause >= 0 && cause <= static_cast<int>(Cause::kMismatch) ? static_cast<Cause>(cause) : Cause::kOther;
+  }
+  std::size_t waits = 0;
+  in >> waits;
+  for (int r = -1; report.waits.size() < std::min(waits, kMostWaits) && in >> r;) {
+    report.waits.push_back(r);
   }
   report.text = get_text(in);
   report.name = get_text(in);

@@ -20,8 +20,9 @@ struct Report {
   int other = -1;        // a mismatch: the rank that it disagrees with
   bool message = false;  // a mismatch: about a message, not about a collective
   std::int64_t sequence = -1;
-  std::string text;  // the message for people
-  std::string name;  // a mismatch: the reporter's name for the call, and the lengths of its tensors
+  std::vector<int> waits;  // a deadline: the ranks that the reporter waits for itself
+  std::string text;        // the message for people
+  std::string name;        // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
   std::vector<std::int64_t> shapes;  // TensorDetails::shapes
   Cause cause = Cause::kOther;
@@ -34,7 +35,11 @@ struct Report {
 
   // Text of at most `limit` bytes; what does not fit is left out from the end of the counts and shapes.
   std::string encode(std::size_t limit) const;
+  // Of any bytes; check the result, since a peer may have sent anything.
   static Report decode(const std::string& text);
+  // False for what no rank writes. readable() knows no more than the bytes; valid() is for a group of `size` ranks.
+  bool readable() const { return kind != ErrorKind::kGeneric && kind <= ErrorKind::kBackend; }
+  bool valid(int size) const;
 };
 
 }  // namespace collectives

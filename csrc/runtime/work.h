@@ -128,6 +128,8 @@ struct Work {
   std::vector<const void*> sources;
   std::vector<void*> destinations;
 
+  // Written under the engine's lock, the last time by release: finished() is asked without the lock, and what it says
+  // makes results and `error` visible.
   std::atomic<WorkState> state{WorkState::kQueued};
   std::unique_ptr<CollectivesError> error;  // when failed
 

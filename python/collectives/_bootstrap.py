@@ -13,9 +13,11 @@ A process has one rank, or several, its replicas. Up to step 3 numbers are those
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,12 +25,13 @@ from typing import Any
 from . import _core, _recorder, _rendezvous
 from ._environment import Environment
 from ._handover import Exchanger, Handover
-from ._mesh import Mesh
+from ._mesh import Mesh, Reach
 from ._numbering import is_crowded, number_ranks, partition
 from ._wire import Deadline
 from .errors import CollectivesError, DeadlineError, MismatchError, PeerError
 
 _log = logging.getLogger("collectives")
+_MOST_ROUTES = 16  # hosts whose interfaces are printed
 
 
 @dataclass
@@ -123,10 +126,12 @@ def connect(environment: Environment, provide: Callable[[int], tuple[int, int]])
             pairs, people = _hand_over(meeting, provide, handovers)
             world = _world(meeting.rank, environment.transport, people, pairs)
             _take(world, handovers)
-            _connect_mesh(meeting, world)
-            meeting.exchange(None, "word that all connections are made")
+            used = _connect_mesh(meeting, world)
+            told = meeting.exchange(used, "word that all connections are made")
+        _say_routes(world, told)
         names = ", ".join(f"{process.ranks}: {process.host_name}" for process in world.processes)
-        _log.info("ranks %s of %d: hosts %s (%s)", world.ranks, len(world.host), world.host, names)
+        routes = ", ".join(used) or "shared memory only"
+        _log.info("ranks %s of %d: hosts %s (%s), over %s", world.ranks, len(world.host), world.host, names, routes)
     except BaseException:
         for handover in handovers.values():
             handover.close()
@@ -265,11 +270,34 @@ def _take(world: World, handovers: dict[int, Handover]) -> None:
             handover.close()
 
 
-def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> None:
-    """The TCP connections of the ranks of this process; a round of the rendezvous, unless no pair needs one."""
-    if len(set(world.host)) == 1:
+def _say_routes(world: World, told: list[list[str]]) -> None:
+    """One line on rank 0, unless all goes over loopback or shared memory: which interfaces data between hosts take.
+
+    When they are slow, that is the first thing to look at.
+    """
+    over: dict[int, dict[str, None]] = {}
+    for process, used in zip(world.processes, told, strict=True):
+        over.setdefault(world.host[process.ranks[0]], {}).update(dict.fromkeys(used))
+    if world.process != 0 or all(name.startswith("loopback ") for used in told for name in used):
         return
+    names = {world.host[process.ranks[0]]: process.host_name for process in world.processes}
+    routes = [f"{names[host]} {' and '.join(used)}" for host, used in list(over.items())[:_MOST_ROUTES]]
+    rest = f" and {len(over) - _MOST_ROUTES} more" if len(over) > _MOST_ROUTES else ""
+    text = f"{len(world.host)} ranks on {len(over)} hosts, data between them over {', '.join(routes)}{rest}"
+    with contextlib.suppress(OSError, ValueError):  # there is no standard error, or it is closed
+        print(f"collectives: {text}", file=sys.stderr, flush=True)
+
+
+def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> list[str]:
+    """The TCP connections of the ranks of this process; a round of the rendezvous, unless no pair needs one.
+
+    Returns:
+        the interfaces and own addresses over which they go.
+    """
+    if len(set(world.host)) == 1:
+        return []
     remote = [[r for r, host in enumerate(world.host) if host != world.host[own]] for own in world.ranks]
+    reach = Reach(meeting.loopback, meeting.local_address, meeting.environment.interfaces, len(world.ranks))
     meshes: list[Mesh] = []
     try:
         for own, others in zip(world.ranks, remote, strict=True):
@@ -279,8 +307,7 @@ def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> None:
                 meeting.job,
                 meeting.environment.token,
                 accept=[rank for rank in others if rank > own],
-                loopback=meeting.loopback,
-                local=meeting.local_address,
+                reach=reach,
             )
             meshes.append(mesh)
         told = meeting.exchange([mesh.offered for mesh in meshes], "addresses")
@@ -291,18 +318,24 @@ def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> None:
         }
         for own, others, mesh in zip(world.ranks, remote, meshes, strict=True):
             mesh.start({rank: offers[rank] for rank in others if rank < own})
-        if not meeting.loop.run(lambda: all(mesh.finished() for mesh in meshes), meeting.deadline):
+        # Not to the very end: who cannot be reached is to be told before rank 0 gives up, who does not know why.
+        remaining = meeting.deadline.remaining()
+        limit = Deadline(remaining - min(1.0, 0.2 * remaining))
+        if not meeting.loop.run(lambda: all(mesh.finished() for mesh in meshes), limit):
             own, mesh = next((own, mesh) for own, mesh in zip(world.ranks, meshes, strict=True) if not mesh.finished())
             raise DeadlineError(
                 f"rank {own} is not connected with all others {meeting.deadline.seconds:g} s after the start: "
                 f"{mesh.missing()}. Check that no firewall is between these hosts, or allow more time by "
                 "COLLECTIVES_TIMEOUT (seconds)",
                 rank=own,
+                peer=min(set(remote[world.ranks.index(own)]) - mesh.connections.keys()),
             )
+        used = sorted({name for mesh in meshes for name in mesh.used()})
         for mesh, connections in zip(meshes, world.tcp_fds, strict=True):
             while mesh.connections:
                 rank, sock = mesh.connections.popitem()
                 connections[rank] = sock.detach()
+        return used
     finally:
         for mesh in meshes:
             mesh.close()

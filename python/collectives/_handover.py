@@ -23,7 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import _wire
-from ._loop import Acceptor, Loop
+from ._acceptor import Acceptor
+from ._loop import Loop
 from ._wire import Message, Task, WireError
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
