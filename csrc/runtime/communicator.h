@@ -106,7 +106,7 @@ class Communicator {
 
  private:
   void note(Report& own, const Work* current) const;
-  void explain(const Report& own, const Work* current);
+  void explain(const Report& told, const Work* current);
   std::string recent(std::int64_t sequence) const;
   int thread_of(int member) const;
   void note_caller();

@@ -162,7 +162,7 @@ std::string Explanation::paragraph(const std::string& found) const {
     const Report* known = r == own.culprit ? nullptr : report(r);
     if (known != nullptr && known->waiting && (own.message || known->posted > own.sequence)) {
       entered.push_back(r);
-      seen = std::max(seen, known->seen);
+      seen = known->culprit == own.culprit ? std::max(seen, known->seen) : seen;
     } else if (r != own.culprit && std::count(failure_.there.begin(), failure_.there.end(), r) > 0) {
       silent.push_back(r);
     }

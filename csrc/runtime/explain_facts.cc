@@ -67,7 +67,7 @@ void Communicator::note(Report& own, const Work* current) const {
   }
   if (maps(own.culprit)) {
     own.seen =
-        domain_->header(own.culprit, current->sequence).word.load(std::memory_order_relaxed) >> 8 > current->sequence
+        domain_->header(own.culprit, current->sequence).word.load(std::memory_order_acquire) >> 8 > current->sequence
             ? 1
             : 0;
     return;
@@ -79,7 +79,12 @@ void Communicator::note(Report& own, const Work* current) const {
   }
 }
 
-void Communicator::explain(const Report& own, const Work* current) {
+void Communicator::explain(const Report& told, const Work* current) {
+  Report own = told;
+  if (own.culprit != error_->culprit) {  // the others' reports have said more
+    own.culprit = error_->culprit;
+    note(own, current);
+  }
   const std::vector<std::shared_ptr<Work>> works = pending();
   const Work* work = current != nullptr ? current : works.empty() ? nullptr : works.front().get();
   Failure failure;
@@ -117,7 +122,7 @@ void Communicator::explain(const Report& own, const Work* current) {
     failure.place = local ? own_stack_place() : failure.places[culprit];
     failure.thread = thread_of(culprit);
     const auto completed = static_cast<std::int64_t>(
-        maps(culprit) ? domain_->control(culprit).completed.load(std::memory_order_relaxed) : executor_->completed);
+        maps(culprit) ? domain_->control(culprit).completed.load(std::memory_order_acquire) : executor_->completed);
     const std::string subject = maps(culprit) ? "the last that it completed was " : "the last before that was ";
     if (const auto call = find_call(engine_->recorder(), options_.id, completed - 1); call) {
       failure.last = subject + call_text(*call);

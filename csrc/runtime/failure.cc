@@ -35,10 +35,10 @@ void Communicator::fail(const Report& report, const Work* about) {
       own.shapes = current->details->shapes;
     }
   }
+  note(own, current);
   if (report.kind == ErrorKind::kDeadline) {
     own.waits = about_own_deadline ? report.waits : waits_for_all();
   }
-  note(own, current);
   tell(own);
   if (report.kind == ErrorKind::kDeadline) {
     received_[rank()] = own;

@@ -70,7 +70,7 @@ Recorder::Recorder(int rank, int size) : rank_(rank), size_(size) {
   descriptions_ = reinterpret_cast<Description*>(entries_ + kEntries);
   for (std::atomic<Recorder*>& place : g_recorders) {
     Recorder* none = nullptr;
-    if (place.compare_exchange_strong(none, this)) {
+    if (place.compare_exchange_strong(none, this, std::memory_order_seq_cst)) {
       break;
     }
   }
@@ -79,7 +79,7 @@ Recorder::Recorder(int rank, int size) : rank_(rank), size_(size) {
 Recorder::~Recorder() {
   for (std::atomic<Recorder*>& place : g_recorders) {
     Recorder* own = this;
-    if (place.compare_exchange_strong(own, nullptr)) {
+    if (place.compare_exchange_strong(own, nullptr, std::memory_order_seq_cst)) {
       break;
     }
   }

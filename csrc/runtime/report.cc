@@ -22,16 +22,17 @@ std::string get_text(std::istringstream& in) {
 }  // namespace
 
 std::string Report::encode(std::size_t limit) const {
-  constexpr std::size_t kReserve = 1024;  // for the numbers, and the name
+  constexpr std::size_t kReserve = 1024;  // what the other lines take at most, of kReportBytes
   constexpr std::size_t kRecent = 384;
   constexpr std::size_t kFound = 3000;
   const std::string last = recent.substr(0, kRecent);
   const std::string where = found.substr(0, kFound);
   std::ostringstream out;
   out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
-      << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen << ' ' << posted;
+      << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen << ' ' << posted
+      << ' ';
   const std::size_t waits_told = std::min(waits.size(), kMostWaits);
-  out << ' ' << waits_told;
+  out << waits_told;
   for (std::size_t i = 0; i < waits_told; ++i) {
     out << ' ' << waits[i];
   }
@@ -69,8 +70,8 @@ Report Report::decode(const std::string& text) {
       report.sequence >> cause >> report.waiting >> report.seen >> report.posted) {
     const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
     report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;
-    const bool meant = cause >= 0 && cause <= static_cast<int>(Cause::kMismatch);
-    report.cause = meant ? static_cast<Cause>(cause) : Cause::kOther;
+    report.cause =
+        cause >= 0 && cause <= static_cast<int>(Cause::kMismatch) ? static_cast<Cause>(cause) : Cause::kOther;
   }
   std::size_t waits = 0;
   in >> waits;
