@@ -17,6 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import net.hosts
 from bench_runs import BENCH
 from pool import Pools, make_group
 
@@ -74,7 +75,7 @@ def descriptors() -> list[str]:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left() -> Iterator[None]:
     """Made first, hence torn down last: after the pools."""
-    files_before, descriptors_before = files(), descriptors()
+    files_before, descriptors_before, networks_before = files(), descriptors(), net.hosts.outside()
     yield
     gc.collect()
     end = time.monotonic() + GRACE
@@ -84,6 +85,10 @@ def nothing_left() -> Iterator[None]:
     assert not mapped_segments(), "segments are left"
     new = files() - files_before
     assert not new, f"files are left: {new}"
+    # What tests put into a namespace (devices, queues, rules) goes with it; outside they must have put nothing.
+    assert not net.hosts.left(os.getpid()), "network namespaces are left"
+    outside = net.hosts.outside() - networks_before
+    assert not outside, f"devices or rules are left: {outside}"
     # JAX and TensorFlow open a pipe each when they start, and keep it; this library makes none.
     left = [d for d in descriptors() if d not in descriptors_before and " -> pipe:" not in d]
     assert len(left) <= TOLERANCE, f"descriptors are left: {left}"

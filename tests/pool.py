@@ -94,6 +94,12 @@ def hear() -> Any:
     return pickle.loads(_parent.recv_bytes())
 
 
+def told() -> bool:
+    """From a function that runs on a rank process: whether a message of `Rank.tell` has come, which is taken."""
+    assert _parent is not None
+    return _parent.poll(0) and hear() is not None
+
+
 def _pickled(outcome: Outcome) -> bytes:
     try:
         data = pickle.dumps(("outcome", outcome))
@@ -105,13 +111,23 @@ def _pickled(outcome: Outcome) -> bytes:
     return data
 
 
-def _join(collectives: Any) -> Any:
-    """A communicator, after which the test is told how many descriptors are open."""
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def census() -> tuple[int, int, int]:
+    """What this process holds: descriptors, mapped segments and threads."""
+    segments = sum("memfd:collectives" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    return open_descriptors(), segments, len(os.listdir("/proc/self/task"))
+
+
+def _join(collectives: Any, before: tuple[int, int, int]) -> Any:
+    """A communicator, after which the test is told what was held before, and how many descriptors are open now."""
     assert _parent is not None
     comm = collectives.init()
     if inherited := os.environ.pop("COLLECTIVES_RENDEZVOUS_FD", ""):
         os.close(int(inherited))  # the library leaves it as it is
-    _parent.send_bytes(pickle.dumps(("ready", len(os.listdir("/proc/self/fd")))))
+    _parent.send_bytes(pickle.dumps(("ready", (before, open_descriptors()))))
     return comm
 
 
@@ -129,7 +145,7 @@ def serve(descriptor: int) -> None:
         world = importlib.import_module("collectives._world")
         ordinary = world._options
         world._options = lambda timeout: {**ordinary(timeout), **settings["limits"]}
-    comm = _join(collectives)
+    comm = _join(collectives, census())
     while True:
         try:
             fn, args = pickle.loads(_parent.recv_bytes())
@@ -142,10 +158,11 @@ def serve(descriptor: int) -> None:
         comm.close()
         del comm
         gc.collect()  # errors may hold frames that hold it
+        before = census()
         os.environ.update(args)
-        if args["COLLECTIVES_RANK"] == "0":
+        if args["COLLECTIVES_RENDEZVOUS_FD"]:
             os.environ["COLLECTIVES_RENDEZVOUS_FD"] = str(reduction.recv_handle(_parent))
-        comm = _join(collectives)
+        comm = _join(collectives, before)
     comm.close()
 
 
@@ -177,6 +194,7 @@ class Rank:
             )
         self.number = rank
         self.lost = False  # it owes an answer
+        self.held: list[tuple[int, int, int]] = []  # before it joined each of its jobs, see `census`
         self.link = connection.Connection(ours.detach())
         settings = {"path": sys.path, "variables": variables, "parent": os.getpid(), "limits": limits}
         self.tell(settings)
@@ -321,26 +339,35 @@ class ProcessGroup(Group):
                 for r in range(self.size):
                     own = launch.rank_environment(r, self.size, listener, token, self.transport, self._timeout)
                     own.update(self._variables)
-                    if r < len(self.ranks) and self.ranks[r].process.poll() is None and not self.ranks[r].lost:
-                        self.ranks[r].tell((None, own))
-                        if r == 0:
-                            reduction.send_handle(self.ranks[r].link, listener.fileno(), self.ranks[r].pid)
+                    inherits = own["COLLECTIVES_RENDEZVOUS_FD"] != ""
+                    old = self.ranks[r] if r < len(self.ranks) else None
+                    if old is not None and old.process.poll() is None and not old.lost:
+                        old.number = r
+                        old.tell((None, own))
+                        if inherits:
+                            reduction.send_handle(old.link, listener.fileno(), old.pid)
                         continue
-                    fresh = Rank(r, own, listener if r == 0 else None, self._limits)
-                    if r < len(self.ranks):
-                        self.ranks[r].process.kill()
-                        self.ranks[r].close()
-                        self.ranks[r] = fresh
-                    else:
-                        self.ranks.append(fresh)
+                    fresh = Rank(r, own, listener if inherits else None, self._limits, self.prefix(r))
+                    if old is not None:
+                        old.process.kill()
+                        old.close()
+                    self.ranks[r : r + 1] = [fresh]
             end = time.monotonic() + LIMIT
-            descriptors = [rank.next("ready", end) for rank in self.ranks]
+            descriptors = []
+            for rank in self.ranks:
+                held, open_now = rank.next("ready", end)
+                rank.held.append(held)
+                descriptors.append(open_now)
         except BaseException:
             self.broken = True
             self.close()
             raise
         self.broken = False
         return descriptors
+
+    def prefix(self, rank: int) -> tuple[str, ...]:
+        """A command that starts the interpreter of a rank."""
+        return ()
 
     def start(self, fn: Callable[..., Any], *args: Any) -> None:
         self.broken = True  # until all have answered
@@ -395,7 +422,7 @@ class ThreadGroup(Group):
         handles = self._collectives._core.local_group(self.size, self._options)
         self.comms[:] = [self._collectives.Communicator(h) for h in handles]
         self.broken = False
-        return [len(os.listdir("/proc/self/fd"))]
+        return [open_descriptors()]
 
     def _serve(self, rank: int) -> None:
         while (task := self._tasks[rank].get()) is not None:

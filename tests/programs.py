@@ -389,10 +389,28 @@ def make(comm: Any, step: Step, world_rank: int) -> dict[int, Any]:
 
 def run(comm: Any, program: Sequence[Item], seed: int) -> list[str]:
     """Runs the program; what is wrong afterwards. Calls and waits come in an order of this rank, where they may."""
-    order = random.Random(seed * 1000 + comm.rank)
-    groups = {0: comm}
-    pending: list[Pending] = []
     done: list[Pending] = []
+    groups = {0: comm}
+    try:
+        _run(program, seed, groups, done)
+    except Exception as error:
+        # What was returned before must be right all the same. Then as programs do that end: nobody waits for this rank.
+        error.faults = faults(done)  # type: ignore[attr-defined]
+        raise
+    finally:
+        for group in list(groups.values())[1:]:
+            group.close()
+    return faults(done)
+
+
+def faults(done: list[Pending]) -> list[str]:
+    return [fault for call in sorted(done, key=lambda call: call.number) if (fault := call.fault())]
+
+
+def _run(program: Sequence[Item], seed: int, groups: dict[int, Any], done: list[Pending]) -> None:
+    comm = groups[0]
+    order = random.Random(seed * 1000 + comm.rank)
+    pending: list[Pending] = []
 
     def wait(some: list[Pending]) -> None:
         order.shuffle(some)
@@ -416,6 +434,3 @@ def run(comm: Any, program: Sequence[Item], seed: int) -> list[str]:
             if not step.item.asynchronous or step.item.kind in OBJECTS:
                 wait(pending[-1:])
     wait(list(pending))
-    for group in list(groups.values())[1:]:
-        group.close()
-    return [fault for call in sorted(done, key=lambda call: call.number) if (fault := call.fault())]

@@ -1,4 +1,4 @@
-"""The C++ tests, built against the installed engine, and run. .ci/run runs them with the sanitizers as well."""
+"""The C++ tests and the fuzz target, built against the installed engine. .ci/run runs them with sanitizers, too."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.timeout(2 * LIMIT)
-@pytest.mark.parametrize("source", sorted((ROOT / "tests" / "cpp").glob("*_test.cc")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source",
+    sorted([*(ROOT / "tests" / "cpp").glob("*_test.cc"), *(ROOT / "tests" / "fuzz").glob("*_fuzz.cc")]),
+    ids=lambda path: path.stem,
+)
 def test_cpp(build: str, source: Path) -> None:
     run("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error", "-R", f"^{source.stem}$")

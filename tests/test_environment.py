@@ -19,6 +19,8 @@ from collectives._environment import (
     Environment,
     read_environment,
     read_num_threads,
+    read_recorder_dir,
+    read_signals,
     read_symmetric_heap,
     unknown_variables,
     variables_set,
@@ -192,6 +194,8 @@ def test_every_variable_is_read_where_the_table_says():
     read_environment(environ=recorder)
     read_symmetric_heap(recorder)
     read_num_threads(recorder)
+    read_recorder_dir(recorder)
+    read_signals(recorder)
     readers = dict.fromkeys(recorder.read, "python/collectives/_environment.py")
     for path in (ROOT / "csrc").rglob("*.cc"):
         for name in re.findall(r'\benvironment(?:_integer)?\("(\w+)"', path.read_text()):

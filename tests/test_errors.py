@@ -5,7 +5,17 @@ import pickle
 import pytest
 from collectives import errors
 
-ATTRIBUTES = {"rank": 1, "peer": 2, "collective": "all_reduce", "sequence": 7, "name": "weights", "age": 0.5}
+ATTRIBUTES = {
+    "rank": 1,
+    "peer": 2,
+    "collective": "all_reduce",
+    "sequence": 7,
+    "name": "weights",
+    "age": 0.5,
+    "host": "a",
+    "pid": 1234,
+    "bytes_done": 4096,
+}
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 
 

@@ -190,6 +190,39 @@ def test_dropped_handles(pools: Pools, transport: str) -> None:
     assert pools.get(2, transport).run(dropped) == [2.0, 2.0]
 
 
+def dropped_before_received(comm: Any, count: int) -> list[float]:
+    """Everybody sends first and keeps no handle: that waits for nobody, though the message is too long to go ahead."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    found = []
+    for i in range(5):
+        comm.send(np.full(count, 10.0 * i + comm.rank), right, async_op=True)
+        x = np.full(1, comm.rank, np.float32)
+        comm.all_reduce(x, async_op=True)
+        received = comm.recv(np.empty(count), left)
+        assert (received == 10.0 * i + left).all()
+        found.append(float(comm.all_reduce(np.ones(1))[0] + comm.size * (x[0] - comm.size * (comm.size - 1) / 2)))
+    return found
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_dropped_handle_waits_for_nobody(pools: Pools, transport: str) -> None:
+    assert pools.get(3, transport).run(dropped_before_received, 300_000, limit=30) == [[3.0] * 5] * 3
+
+
+def close_after(comm: Any, count: int) -> float:
+    """Sends and receives, drops all handles, and closes a group: what was begun is brought to its end."""
+    with comm.dup() as group:
+        received = np.zeros(count)
+        group.recv(received, (comm.rank - 1) % comm.size, async_op=True)
+        group.send(np.full(count, float(comm.rank)), (comm.rank + 1) % comm.size, async_op=True)
+    return float(received[-1])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_closing_ends_what_was_dropped(pools: Pools, transport: str) -> None:
+    assert pools.get(3, transport).run(close_after, 300_000, limit=30) == [2.0, 0.0, 1.0]
+
+
 def wrong_calls(comm: Any) -> None:
     """Each is refused before anything is sent, so the communicator goes on."""
     x, other = np.zeros(3), 1 - comm.rank

@@ -39,8 +39,8 @@ REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
-@pytest.fixture
-def hosts():
+@contextlib.contextmanager
+def two_hosts():
     """Two namespaces joined by a veth pair, with IPv4 10.91.0.1/2 and IPv6 fd91::1/2; gone afterwards."""
     names = [f"clv-{os.getpid()}-{index}" for index in range(2)]
     with contextlib.ExitStack() as stack:
@@ -58,6 +58,13 @@ def hosts():
                 ip("-n", name, "addr", "add", f"fd91::{index + 1}/64", "dev", device, "nodad")
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "link", "set", device, "up")
+        yield names
+
+
+@pytest.fixture
+def hosts():
+    """See `two_hosts`."""
+    with two_hosts() as names:
         yield names
 
 

@@ -97,7 +97,7 @@ class HostGroup(pool.ProcessGroup):
             self.ranks.append(pool.Rank(r, variables, None, {}, prefix=("ip", "netns", "exec", place)))
         end = time.monotonic() + pool.LIMIT
         self.broken = False
-        return [rank.next("ready", end) for rank in self.ranks]
+        return [rank.next("ready", end)[1] for rank in self.ranks]
 
 
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import random
 import secrets
@@ -77,6 +78,7 @@ def greet(sock, token, hello):
     """The connecting side of the authentication, on a socket of a test."""
     sock.setblocking(False)
     _wire.run(_wire.authenticate_connecting(sock, token, hello), sock, Deadline(LIMIT))
+    _wire.run(_wire.send(sock, {"keep": True}), sock, Deadline(LIMIT))
 
 
 def hello(rank, size=2, **changes):
@@ -319,6 +321,18 @@ def test_strangers_do_not_disturb(listener):
     assert zero.result == one.result == [0, 1]
 
 
+def test_a_stranger_may_not_say_much(listener, caplog):
+    """The limit is looked at when the length is known, not when the bytes have come."""
+    caplog.set_level(logging.WARNING, logger="collectives")
+    zero = Rank(environment(listener, 0, 2))
+    with client(listener) as sock:
+        sock.sendall(struct.pack(">4sI", _wire.MAGIC, _wire.STRANGER_LIMIT + 1))
+        assert sock.recv(1) == b""
+    finish(zero, Rank(environment(listener, 1, 2)))
+    assert zero.result == [0, 1]
+    assert "a message of 4097 bytes, more than the 4096 that are accepted here" in caplog.text
+
+
 def test_slow_clients_do_not_block_others(listener):
     """More silent connections than may be pending: an honest rank still gets in, long before they time out."""
     zero = Rank(environment(listener, 0, 2))
@@ -349,7 +363,7 @@ def test_replay(listener):
             def __getattr__(self, name):
                 return getattr(sock, name)
 
-        _wire.run(_wire.authenticate_connecting(Recorder(), TOKEN, hello(1, size=3)), sock, Deadline(LIMIT))
+        greet(Recorder(), TOKEN, hello(1, size=3))
         with client(listener) as thief:
             thief.sendall(b"".join(recorded))
             thief.setblocking(False)

@@ -155,6 +155,19 @@ def test_the_environment_is_read_in_one_place():
     assert readers == ["csrc/core/environment.cc"], "core/environment.h reads variables"
 
 
+def test_every_atomic_access_states_its_order():
+    """Of memory that ranks share, the order is part of the protocol; of other memory it is good manners."""
+    accesses = 0
+    for path in SOURCES:
+        text = without_comments(path.read_text())
+        for call in re.finditer(r"(?:\.|->)(?:load|store|exchange|fetch_\w+|compare_exchange_\w+)\(", text):
+            if path.relative_to(CSRC).parts[0] == "reduce":
+                continue  # vector registers are loaded and stored there
+            accesses += 1
+            assert "memory_order" in text[call.start() : text.index(";", call.start())], f"{name(path)}: {call[0]}...)"
+    assert accesses > 50
+
+
 def test_files_are_short():
     long = {}
     for path in [*SOURCES, *MODULES]:

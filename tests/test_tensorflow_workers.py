@@ -10,10 +10,10 @@ import tf_worker_checks as checks
 from tf_workers import Workers
 
 DTYPES = ["float16", "bfloat16", "float32", "float64", "uint8", "int16", "int32", "int64", "complex64"]
-# Two workers of one device with one inter-op thread; and two of two devices, over TCP.
+# Two workers of one device with one inter-op thread; and two of two devices, over TCP, with a token of the user.
 KINDS = {
     "shm": {"variables": {"TF_NUM_INTEROP_THREADS": "1"}},
-    "tcp": {"devices": 2, "variables": {"COLLECTIVES_TRANSPORT": "tcp"}},
+    "tcp": {"devices": 2, "variables": {"COLLECTIVES_TRANSPORT": "tcp", "COLLECTIVES_TOKEN": "t" * 32}},
 }
 
 

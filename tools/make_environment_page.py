@@ -29,6 +29,8 @@ A variable that begins with `COLLECTIVES_` and is not in this table is probably 
 one `RuntimeWarning` that names all of them, each with the variable that it resembles most, and goes on without them.
 `collectives info` prints what is set, except for the token, whose value it does not show.
 
+[security.md](security.md) has more about the token, TLS and the choice of interfaces.
+
 `collectives run` and `collectives.spawn` set the rank, the size, the rendezvous, the token and the descriptor for the
 processes they start.
 """

@@ -157,7 +157,15 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
     }
   }
   const Part mine = part(me);
-  if (mine.bytes > 0) {
+  if (size == 2 && mine.bytes > 0) {
+    // What arrives is reduced as it arrives.
+    const int other = 1 - me;
+    b.for_chunks(mine.bytes, segment, 0, [&](const Chunk& c) {
+      const Operand sum = output(mine.offset + c.offset, c.stride);
+      b.receive_reduce(other, input(mine.offset + c.offset, c.stride), sum, c.bytes, true, me == 0).await();
+      b.send(other, sum, c.bytes);
+    });
+  } else if (mine.bytes > 0) {
     const std::int64_t slot = std::min(segment, mine.bytes);
     const std::int64_t received = b.scratch(slot * size);
     b.for_chunks(mine.bytes, segment, 0, [&](const Chunk& c) {

@@ -13,7 +13,9 @@
 #include "bindings/unlocked.h"
 #include "bindings/work.h"
 #include "core/error.h"
+#include "core/memory.h"
 #include "runtime/directory.h"
+#include "runtime/host_memory.h"
 #include "structmember.h"
 
 namespace collectives {
@@ -251,8 +253,12 @@ void bind_communicator(py::module_& m) {
   m.attr("Communicator") = py::handle(reinterpret_cast<PyObject*>(g_type));
   m.def("_close", [](py::handle c) {
     Communicator& communicator = communicator_of(c);
-    const Unlocked unlocked;
-    communicator.close();
+    finish_dropped(communicator);
+    {
+      const Unlocked unlocked;
+      communicator.close();
+    }
+    release_dropped();
   });
   m.def("_describe", [](py::handle c) {
     const Communicator& communicator = communicator_of(c);
@@ -314,6 +320,13 @@ void bind_communicator(py::module_& m) {
       return py::make_tuple(std::uintptr_t{0}, std::size_t{0});
     }
     return py::make_tuple(reinterpret_cast<std::uintptr_t>(domain->heap(domain->rank())), domain->heap_bytes());
+  });
+  m.def("_memory_is_counted", &memory_is_counted, "Whether the system refuses memory that it has not got.");
+  m.def("_reserve_heap", [](py::handle c, std::size_t offset, std::size_t bytes) {
+    const Communicator& communicator = communicator_of(c);
+    const Unlocked unlocked;
+    communicator.engine()->memory()->reserve(communicator.domain()->heap(communicator.domain()->rank()) + offset,
+                                             bytes);
   });
 }
 

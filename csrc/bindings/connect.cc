@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/transport.h"
 #include "runtime/host_memory.h"
+#include "runtime/stacks.h"
 
 namespace collectives {
 namespace {
@@ -129,9 +130,10 @@ py::object make_rank(int rank, std::vector<Peer> peers, int doorbell, const Segm
 }
 
 // A process of the job: its ranks, host name and pid; memory and doorbell of each of its ranks; the connection to it
-// and the descriptor of the process, for each of our ranks. The lists are empty where there are none.
+// and the descriptor of the process, for each of our ranks; where it shows its Python stack (runtime/stacks.h). The
+// lists are empty where there are none.
 using Process = std::tuple<std::vector<int>, std::string, int, std::vector<int>, std::vector<int>, std::vector<int>,
-                           std::vector<int>>;
+                           std::vector<int>, StackPlace>;
 
 // Maps the segments of all ranks of this host. Takes over nothing yet, since it may throw.
 std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory& memory, int size,
@@ -140,11 +142,14 @@ std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory
   auto segments = std::make_shared<Segments>(size);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     segments->mappings.at(ranks[i]) = memory.map(own_segments.at(i), layout.total);
+    if (memory_is_counted()) {
+      memory.reserve(segments->mappings[ranks[i]].data(), layout.heap);
+    }
     if (ranks.size() > 1) {
       segments->doorbells.at(ranks[i]) = duplicate(own_doorbells.at(i));  // for the other replicas
     }
   }
-  for (const auto& [members, name, pid, memories, doorbells, controls, pids] : processes) {
+  for (const auto& [members, name, pid, memories, doorbells, controls, pids, stack] : processes) {
     for (std::size_t i = 0; i < memories.size(); ++i) {
       segments->mappings.at(members.at(i)) = map_segment(memory, memories[i], members[i], layout.total);
     }
@@ -156,7 +161,7 @@ std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory
 std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::vector<Process>& processes,
                            const std::vector<int>& tcp) {
   std::vector<Peer> peers(size);
-  for (const auto& [members, name, pid, memories, doorbells, controls, pids] : processes) {
+  for (const auto& [members, name, pid, memories, doorbells, controls, pids, stack] : processes) {
     for (const int r : members) {
       if (r == rank) {
         continue;
@@ -166,6 +171,7 @@ std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::v
       peer.process = members.size() > 1 ? members[0] : -1;
       peer.host = name;
       peer.pid = pid;
+      peer.stack_place = stack;
       if (r == members[0]) {
         peer.control_fd = controls.empty() ? -1 : controls.at(replica);
         peer.pid_fd = pids.empty() ? -1 : pids.at(replica);
@@ -190,7 +196,7 @@ py::list connect(int own, const std::vector<int>& host, bool crowded, const std:
   std::shared_ptr<Segments> shared;
   if (std::count(host.begin(), host.end(), host.at(ranks.at(0))) > 1) {
     shared = map_segments(layout, memory, size, ranks, segments, doorbells, processes);
-    for (const auto& [members, name, pid, memories, bells, controls, pids] : processes) {
+    for (const auto& [members, name, pid, memories, bells, controls, pids, stack] : processes) {
       std::for_each(memories.begin(), memories.end(), close);
       for (std::size_t i = 0; i < bells.size(); ++i) {
         shared->doorbells.at(members[i]) = bells[i];

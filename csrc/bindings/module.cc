@@ -12,6 +12,7 @@
 #include "bindings/communicator.h"
 #include "bindings/errors.h"
 #include "bindings/numpy_api.h"
+#include "bindings/recorder.h"
 #include "bindings/reduce_testing.h"
 #include "bindings/replicas.h"
 #include "bindings/timing.h"
@@ -35,6 +36,7 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_groups(m);
   collectives::bind_shrink(m);
   collectives::bind_replicas(m);
+  collectives::bind_recorder(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);
   collectives::bind_timing(m);

@@ -47,17 +47,25 @@ struct PyWork {
     }
   }
 
+  // The engine still reads and writes these arrays: a dropped handle must neither free them under it, nor wait for
+  // others, who may wait for what this thread does next.
   ~PyWork() {
-    if (work == nullptr || work->finished() || Engine::forked()) {
-      return;
+    if (work != nullptr && !work->finished() && !Engine::forked()) {
+      auto left = std::make_unique<PyWork>();
+      std::swap(left->owner, owner);
+      std::swap(left->inputs, inputs);
+      std::swap(left->outputs, outputs);
+      std::swap(left->work, work);
+      left->communicator = communicator;
+      orphans().push_back(std::move(left));
     }
-    // The engine still reads and writes these arrays. A dropped handle must not free them under it.
-    try {
-      const Unlocked unlocked;
-      communicator->wait(*work, -1);
-    } catch (const std::exception&) {
-      // The communicator has failed; its next call says so.
-    }
+  }
+
+  // Works in flight whose handles were dropped. The interpreter's lock guards them. Never destroyed: it may be gone by
+  // then.
+  static std::vector<std::unique_ptr<PyWork>>& orphans() {
+    static auto* const all = new std::vector<std::unique_ptr<PyWork>>;
+    return *all;
   }
 };
 
@@ -108,7 +116,36 @@ void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& ou
 
 }  // namespace
 
+void release_dropped() {
+  std::vector<std::unique_ptr<PyWork>> over;  // what is freed may run Python, which may come here again
+  auto& all = PyWork::orphans();
+  for (auto& orphan : all) {
+    if (orphan->work->finished()) {
+      over.push_back(std::move(orphan));
+    }
+  }
+  std::erase(all, nullptr);
+}
+
+void finish_dropped(const Communicator& communicator) {
+  std::vector<std::unique_ptr<PyWork>> own;
+  for (auto& orphan : PyWork::orphans()) {
+    if (orphan->communicator == &communicator && !Engine::forked()) {
+      own.push_back(std::move(orphan));
+    }
+  }
+  std::erase(PyWork::orphans(), nullptr);
+  for (const auto& orphan : own) {
+    try {
+      orphan->wait(-1);
+    } catch (const CollectivesError&) {
+      // The communicator has failed; nobody has asked for this result.
+    }
+  }
+}
+
 PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* args) {
+  release_dropped();
   const auto tuple = py::reinterpret_borrow<py::tuple>(args);
   const auto kind = parse_collective(tuple[0].cast<std::string>());
   auto work = std::make_unique<PyWork>();
@@ -149,6 +186,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
 
 // (peer, tag, sending, arrays, timeout, name, is_async)
 PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* args) {
+  release_dropped();
   const auto tuple = py::reinterpret_borrow<py::tuple>(args);
   auto work = std::make_unique<PyWork>();
   work->owner = py::reinterpret_borrow<py::object>(owner);

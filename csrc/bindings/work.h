@@ -14,4 +14,9 @@ void bind_work(pybind11::module_& m);
 PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* args);
 PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* args);
 
+// Lets go of what works held whose handles were dropped before they were over, as far as they are over now.
+void release_dropped();
+// Waits for those of a communicator that is to be closed. What was handed over to be sent is sent.
+void finish_dropped(const Communicator& communicator);
+
 }  // namespace collectives

@@ -8,6 +8,15 @@
 //   fifos     two rings of cells to each peer, for messages
 //   heap      symmetric memory
 //   arena     only in the segments of a world: where the segments of its groups lie, see runtime/host_memory.h
+//
+// Orders of memory. Every word that ranks exchange is one of four kinds (docs/verification.md has the whole argument):
+//   publication   one rank writes, by release, and the value only grows; others read by acquire. What the writer did
+//                 before, to memory of its own or of others, is then visible to them. No stronger order is needed,
+//                 since ranks wait for values that stay: that two of these words are seen out of order only delays
+//                 somebody.
+//   notice        the same, but set once: `aborted`, `left`, `report_bytes`.
+//   count         read for a decision that may be late, and protects no other memory: `taken`. Relaxed.
+//   sleeper flag  `sleeping`, see Domain::wake.
 #pragma once
 
 #include <atomic>
@@ -32,36 +41,44 @@ inline constexpr std::size_t kNoteWords = 512;
 struct alignas(kCacheLine) HeaderLine {
   std::byte payload[40];
   Signature signature;
-  // (sequence + 1) << 8 | number of collectives up to this one that the rank has not completed. The release store of
-  // this word publishes the rest of the line.
+  // (sequence + 1) << 8 | number of collectives up to this one that the rank has not completed. A publication: of the
+  // rest of the line, of the box, and of the fact that this rank has read all that it had to read before.
   std::atomic<std::uint64_t> word;
 };
 static_assert(sizeof(HeaderLine) == kCacheLine);
 
 struct alignas(kCacheLine) FlagLine {
-  std::atomic<std::uint64_t> value;
+  std::atomic<std::uint64_t> value;  // a publication
 };
 
 // What the reader of a fifo tells its writer.
 struct alignas(kCacheLine) AckLine {
-  std::atomic<std::uint64_t> value;  // cells consumed
-  std::atomic<std::uint64_t> taken;  // mail: messages begun by the writer that the reader has asked for
+  std::atomic<std::uint64_t> value;  // cells consumed; a publication, since the writer fills them again
+  std::atomic<std::uint64_t> taken;  // mail: messages begun by the writer that the reader has asked for; a count
 };
 
 struct ControlPage {
-  // All collectives numbered below this are complete on this rank.
+  // All collectives numbered below this are complete on this rank. A publication: their lines and slots may be written.
   alignas(kCacheLine) std::atomic<std::uint64_t> completed;
   // How many threads of this rank sleep until its doorbell is rung. Used in the segments of the world only.
   alignas(kCacheLine) std::atomic<std::uint32_t> sleeping;
-  // Set by any rank when the communicator has failed.
+  // Set by any rank when the communicator has failed, after it has left its own report. A notice.
   alignas(kCacheLine) std::atomic<std::uint32_t> aborted;
-  // Set by the owner when it leaves in good order: 1 + the number of collectives it took part in.
+  // Set by the owner when it leaves in good order: 1 + the number of collectives it took part in. A notice: from then
+  // on it touches no memory of others.
   std::atomic<std::uint64_t> left;
-  // The number of the communicator whose segment this is. Memory of groups is used again; numbers are not.
+  // The number of the communicator whose segment this is. Memory of groups is used again; numbers are not. A
+  // publication: of the zeros in the rest of the segment.
   std::atomic<std::uint32_t> communicator;
-  // For the measurement of the latency between two cores.
+  // Of a rank that is a thread among others: the kernel's number of the thread that called last. 0: not known. A
+  // notice.
+  std::atomic<std::uint32_t> caller;
+  // In the segments of the world only: which rank's failure has been explained last, and when. See explain.cc. A
+  // notice.
+  std::atomic<std::uint64_t> explained;
+  // For the measurement of the latency between two cores. A publication of nothing.
   alignas(kCacheLine) std::atomic<std::uint64_t> probe;
-  // Why the owner failed, valid once report_bytes is not 0.
+  // Why the owner failed, valid once report_bytes is not 0. A notice.
   alignas(kCacheLine) std::atomic<std::uint32_t> report_bytes;
   char report[kReportBytes];
   // What the owner says while the communicator shrinks (runtime/note.h): note v lies in notes[v % 2], so a rank that is
@@ -81,7 +98,7 @@ inline constexpr int kChannels = 2;
 enum class MailKind : std::uint32_t { kData, kWelcome };
 
 struct alignas(kCacheLine) FifoCell {
-  std::atomic<std::uint64_t> word;  // 1 + index of the message piece that is in the cell
+  std::atomic<std::uint64_t> word;  // 1 + index of the message piece that is in the cell; a publication
   std::uint64_t sequence;           // of the collective, or of the message
   std::uint64_t bytes;
   Signature signature;
@@ -144,8 +161,11 @@ class Domain {
     return inside ? static_cast<std::int64_t>(offset) : -1;
   }
 
-  // Wakes a rank that sleeps. Costs one load when it does not. A wake that races with falling asleep may be lost, which
-  // is why sleeps are bounded.
+  // Wakes a rank that sleeps, after something was published for it. Costs one relaxed load when it does not sleep. The
+  // sleeper sets its flag, puts a fence behind that and looks again (HostMemory::set_sleeping, Engine::sleep). A fence
+  // here, between publication and load, would complete the handshake, but costs every signal of every collective 20 ns.
+  // Without it the load may pass the store in the processor's store buffer, for as long as that takes to drain; a wake
+  // that races with falling asleep by so little is lost, which is why sleeps are bounded (kSleepMs).
   void wake(int rank) const {
     if (sleeping_[rank]->load(std::memory_order_relaxed) != 0) {
       ring(rank);

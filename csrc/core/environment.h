@@ -31,6 +31,19 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
     {"COLLECTIVES_TOKEN", "any text", "none; needed unless the rendezvous is on loopback",
      "Secret of the job, the same on all ranks: random, for example the output of `openssl rand -hex 32`",
      kLaunchReader},
+    {"COLLECTIVES_TOKEN_FILE", "path of a file that nobody else may read", "none",
+     "File with the secret of the job; `COLLECTIVES_TOKEN` wins over it", kLaunchReader},
+    {"COLLECTIVES_TLS_CERT", "path of a PEM file", "none: no TLS",
+     "Certificate of this rank, and its chain: the rendezvous then speaks TLS, which all ranks of a job must do or "
+     "none",
+     kLaunchReader},
+    {"COLLECTIVES_TLS_KEY", "path of a PEM file that nobody else may read", "the file of `COLLECTIVES_TLS_CERT`",
+     "Private key of that certificate, not encrypted", kLaunchReader},
+    {"COLLECTIVES_TLS_CA", "path of a PEM file", "none; needed with `COLLECTIVES_TLS_CERT`",
+     "Certificates of the authority that signed those of the ranks; nobody else is trusted", kLaunchReader},
+    {"COLLECTIVES_SOCKET_IFNAME", "`eth,ib` (prefixes), `=eth0` (exact), `^docker`, `^=docker0` (all but these)",
+     "all interfaces but loopback", "Interfaces over which data between hosts may go, as NCCL spells them",
+     kLaunchReader},
     {"COLLECTIVES_TRANSPORT", "`auto`, `shm` or `tcp`", "`auto`",
      "What carries the data, the same on all ranks; `auto` is shared memory between ranks of a host and TCP between "
      "hosts",
@@ -46,6 +59,15 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
     {"COLLECTIVES_NUM_THREADS", "1 to 1024", "as many as there are cores for it",
      "Threads of a reduction over replicas of one process (`collectives.cross_device_ops`), the caller among them; "
      "it does not change results",
+     kLaunchReader},
+    {"COLLECTIVES_RECORDER_DIR", "path of a folder, which is made where there is none", "none",
+     "Where each rank writes what its recorder holds, after a failure and on SIGUSR2; without it no file is written, "
+     "and "
+     "SIGUSR2 writes to stderr",
+     kLaunchReader},
+    {"COLLECTIVES_SIGNALS", "`0` or `1`", "`1`",
+     "Whether the library handles SIGUSR2 (dumps the recorder) and SIGRTMAX-7 (shows the Python stack to a rank that "
+     "misses this one), where the program handles neither",
      kLaunchReader},
     {"COLLECTIVES_ISA", "`avx512`, `avx2` or `baseline`", "the best that the machine has",
      "Instruction set of the reducers, for tests and comparisons; all give the same bits", "csrc/core/reducer.cc"},

@@ -13,8 +13,11 @@ struct ErrorContext {
   int peer = -1;
   std::string collective;
   std::int64_t sequence = -1;
-  std::string name;   // the caller's name of the tensor or call
-  double age_s = -1;  // how long the collective had been pending
+  std::string name;    // the caller's name of the tensor or call
+  double age_s = -1;   // how long the collective had been pending
+  std::string host{};  // of the peer
+  int pid = -1;
+  std::int64_t bytes_done = -1;
 };
 
 enum class ErrorKind : std::uint8_t { kNone, kGeneric, kMismatch, kPeer, kDeadline, kClosed, kForked, kBackend };

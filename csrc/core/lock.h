@@ -18,6 +18,7 @@ class Lock {
       wake_one();
     }
   }
+  // A hint, so relaxed.
   bool contended() const { return contenders_.load(std::memory_order_relaxed) != 0; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -32,6 +33,14 @@ Mapping::~Mapping() {
 }
 
 RegisterMemory::RegisterMemory(const Memory& memory) { registry().push_back(memory); }
+
+bool memory_is_counted() {
+  static const bool counted = [] {
+    int mode = 0;
+    return std::ifstream("/proc/sys/vm/overcommit_memory") >> mode && mode == 2;
+  }();
+  return counted;
+}
 
 const Memory& find_memory(std::string_view name) {
   for (const Memory& memory : registry()) {

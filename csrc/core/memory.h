@@ -35,6 +35,9 @@ struct Memory {
   // Gives whole pages of a mapping back to the system, for everybody who has them mapped; they read as zeros then.
   // False when the system refuses.
   bool (*release)(std::byte* data, std::size_t bytes);
+  // Makes sure that there is memory for these bytes of a mapping. Throws std::system_error when there is none, where
+  // touching them would end this process with SIGBUS.
+  void (*reserve)(std::byte* data, std::size_t bytes);
   // Makes whole pages of a mapping private: they keep what they hold, and what others do to the memory changes them no
   // more. offset: of the pages in the memory. What this process writes meanwhile is not lost. False when the system
   // refuses; nullptr where the memory stays inside one process anyway.
@@ -42,6 +45,10 @@ struct Memory {
   // Undoes that: the pages are those of the memory again.
   bool (*make_shared)(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes);
 };
+
+// Whether this system refuses memory that it has not got (vm.overcommit_memory is 2). Elsewhere reserving would only
+// take memory that nobody uses.
+bool memory_is_counted();
 
 struct RegisterMemory {
   explicit RegisterMemory(const Memory& memory);

@@ -82,9 +82,10 @@ ScheduleBuilder& ScheduleBuilder::receive(int peer, Operand destination, std::in
 }
 
 ScheduleBuilder& ScheduleBuilder::receive_reduce(int peer, Operand source, Operand destination, std::int64_t bytes,
-                                                 bool finish) {
+                                                 bool finish, bool own_first) {
   Step& step = append(StepKind::kReceiveReduce, bytes);
   step.finish = finish;
+  step.own_first = own_first;
   step.peer = static_cast<std::uint16_t>(peer);
   step.sources = put({source});
   step.destinations = put({destination});

@@ -49,7 +49,7 @@ enum class StepKind : std::uint8_t {
   kReduce,
   kSend,
   kReceive,
-  kReceiveReduce,  // destination = op(received, source)
+  kReceiveReduce,  // destination = op(received, source), or op(source, received): Step::own_first
   kAwait,
   kFlush,
   kLoop,  // length = number of iterations
@@ -76,6 +76,7 @@ struct Range {
 struct Step {
   StepKind kind = StepKind::kSync;
   bool finish = false;     // the reduction is complete here: divide for avg
+  bool own_first = false;  // receive_reduce: the order of its operands
   std::uint16_t peer = 0;  // message steps
   Range waits;             // before the step
   Range signals;           // after the step
@@ -128,7 +129,8 @@ class ScheduleBuilder {
                           std::int64_t bytes, bool finish);
   ScheduleBuilder& send(int peer, Operand source, std::int64_t bytes);
   ScheduleBuilder& receive(int peer, Operand destination, std::int64_t bytes);
-  ScheduleBuilder& receive_reduce(int peer, Operand source, Operand destination, std::int64_t bytes, bool finish);
+  ScheduleBuilder& receive_reduce(int peer, Operand source, Operand destination, std::int64_t bytes, bool finish,
+                                  bool own_first = false);
   ScheduleBuilder& send_token(int peer);
   ScheduleBuilder& receive_token(int peer);
   ScheduleBuilder& await();

@@ -84,6 +84,7 @@ std::string to_text(const Schedule& schedule) {
       add(text, " ->");
       add_list(text, schedule.destinations(step));
     }
+    add(text, step.own_first ? " own first" : "");
     add(text, step.finish ? " finish" : "");
     if (step.signals.count > 0) {
       add(text, "; signal");

@@ -4,7 +4,8 @@
 // thing that two cores can do to each other (7.5 GB/s between caches on the machine of docs/performance.md, against 32
 // for lines that are dirty at the other core). So the only reader of a box writes one byte of every line back as it
 // goes: the lines are then dirty here and migrate when their owner writes them next. Never for memory with several
-// readers.
+// readers. These are plain writes to memory of another rank: they come before this rank's next signal or its count of
+// completed collectives, and the owner writes after it has seen that, so they race with nothing.
 #pragma once
 
 #include <algorithm>

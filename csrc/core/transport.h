@@ -42,9 +42,16 @@ struct ReceiveRequest {
   std::int64_t remaining = 0;
   bool token = false;
   ReduceFunction reduce = nullptr;
+  bool source_first = false;  // the order of the operands: source, received
   std::size_t element = 1;
   double divisor = 1;
   bool done = false;
+
+  // to = op(received, own), or op(own, received), of `bytes` bytes, whole elements.
+  void combine(void* to, const void* received, const void* own, std::int64_t bytes) const {
+    const void* const sources[2] = {source_first ? own : received, source_first ? received : own};
+    reduce(&to, 1, sources, 2, static_cast<std::size_t>(bytes) / element, divisor);
+  }
 };
 
 // One collective's end of a link. Owned by the work; registered with the link between open() and close().

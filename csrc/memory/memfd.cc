@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <system_error>
 
 #include "core/memory.h"
@@ -25,7 +27,10 @@ int create(std::size_t bytes) {
       fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     const int error = errno;
     close(descriptor);
-    throw std::system_error(error, std::generic_category(), "sizing a segment of " + std::to_string(bytes) + " bytes");
+    throw std::system_error(error, std::generic_category(),
+                            "sizing a segment of " + std::to_string(bytes) +
+                                " bytes (is the size of files limited by ulimit -f? lower COLLECTIVES_SYMMETRIC_HEAP, "
+                                "or set COLLECTIVES_TRANSPORT=tcp)");
   }
   return descriptor;
 }
@@ -74,8 +79,26 @@ bool make_shared(int descriptor, std::size_t offset, std::byte* data, std::size_
   return map_over(descriptor, offset, data, bytes, MAP_SHARED);
 }
 
+void reserve(std::byte* data, std::size_t bytes) {
+#ifndef MADV_POPULATE_WRITE
+  constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+  const std::uintptr_t page = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;
+  const std::size_t length = reinterpret_cast<std::uintptr_t>(data) + bytes - begin;
+  int result = 0;
+  do {
+    result = madvise(reinterpret_cast<void*>(begin), length, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result != 0 && errno != EINVAL) {  // EINVAL: a kernel older than 5.14, which cannot
+    throw std::system_error(ENOMEM, std::generic_category(),
+                            "no memory for " + std::to_string(bytes) + " bytes of a segment (" + std::strerror(errno) +
+                                "; vm.overcommit_memory is 2 here: raise vm.overcommit_ratio, or use fewer ranks)");
+  }
+}
+
 const RegisterMemory registration({"memfd", "memory passed between processes by descriptor", create, map, release,
-                                   make_private, make_shared});
+                                   reserve, make_private, make_shared});
 
 }  // namespace
 }  // namespace collectives

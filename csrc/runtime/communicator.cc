@@ -44,7 +44,7 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
     mail.push_back(mail_links_[r] != nullptr ? mail_links_[r].get() : message_link(r));
   }
   messages_ = std::make_unique<Messages>(options_.id, rank(), std::move(mail));
-  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links));
+  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links), engine_->recorder());
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
 }
@@ -60,12 +60,18 @@ Communicator::~Communicator() {
 void Communicator::start(Work& work) {
   begins_[work.sequence % kHeaderLines] = work.base;
   work.state.store(WorkState::kActive, std::memory_order_relaxed);
+  if (work.record != 0) {
+    engine_->recorder().started(work);
+  }
   executor_->begin(work);
 }
 
 bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
+  if (options_.threads) {
+    note_caller();
+  }
   work = spare_ != nullptr ? std::move(spare_) : std::make_shared<Work>();
   spare_.reset();
   if (!prepare_again(*work, call)) {
@@ -77,30 +83,27 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
       if (work->error != nullptr) {
         throw CollectivesError(*work->error);
       }
-      keep_spare(std::move(work));
+      spare_ = std::move(work);
       return true;
     }
+    engine_->recorder().waits(*work);
     active_.push_back(work);
   } else {
+    engine_->recorder().posted(*work, options_.id);
     queued_.push_back(work);
   }
   return false;
 }
 
-void Communicator::keep_spare(std::shared_ptr<Work> work) {
-  // A large scratch area is not kept for later calls that need none.
-  constexpr std::size_t kKeepBytes = 8 << 20;
-  if (work->scratch.size() > kKeepBytes) {
-    work->scratch = {};
-  }
-  spare_ = std::move(work);
-}
-
 std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
+  if (options_.threads) {
+    note_caller();
+  }
   auto work = std::make_shared<Work>();
   prepare(*work, call);
+  engine_->recorder().posted(*work, options_.id);
   queued_.push_back(work);
   drive();
   engine_->wake_waiters();
@@ -127,15 +130,13 @@ bool Communicator::wait(Work& work, double timeout_s) {
 
 void Communicator::finish_run(std::shared_ptr<Work> work) {
   const std::lock_guard guard(engine_->lock());
-  keep_spare(std::move(work));
+  spare_ = std::move(work);
 }
 
 // Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header
-// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots.
-bool Communicator::may_start(const Work& work) {
-  if (domain_ == nullptr) {
-    return true;
-  }
+// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots. How many collectives
+// every mapped rank must have completed before.
+std::uint64_t Communicator::needed_before(const Work& work) const {
   std::uint64_t needed = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
   const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
   const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
@@ -148,11 +149,20 @@ bool Communicator::may_start(const Work& work) {
       }
     }
   }
+  return needed;
+}
+
+bool Communicator::may_start(const Work& work) {
+  if (domain_ == nullptr) {
+    return true;
+  }
+  const std::uint64_t needed = needed_before(work);
   auto& completed = executor_->peers_completed();
   for (int r = 0; r < size(); ++r) {
     if (r == rank() || !domain_->has(r) || completed[r] >= needed) {
       continue;
     }
+    // Acquire: the rank's last reads of the line and of the slots come before what this one writes there next.
     completed[r] = domain_->control(r).completed.load(std::memory_order_acquire);
     if (completed[r] < needed) {
       return false;
@@ -234,6 +244,7 @@ void Communicator::complete(Work& work) {
     unpack(work.result_span.data, work.output_spans);
   }
   mapped_bytes_ += work.plan->mapped_bytes;
+  engine_->recorder().done(work);
   work.state.store(WorkState::kDone, std::memory_order_release);
   update_completed();
 }
@@ -247,6 +258,7 @@ void Communicator::update_completed() {
   }
   executor_->completed = lowest;
   if (domain_ != nullptr) {
+    // Release: the counterpart of may_start() on the other ranks.
     domain_->control(rank()).completed.store(lowest, std::memory_order_release);
   }
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "core/topology.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
+#include "runtime/explain.h"
 #include "runtime/messages.h"
 #include "runtime/plan.h"
 #include "runtime/report.h"
@@ -97,16 +99,26 @@ class Communicator {
   bool has_left(int member) const;
   bool failed() const { return error_ != nullptr; }
 
+  // For the explanation of a failure, under the lock of the engine. explain.cc
+  std::vector<std::optional<Report>> reports();
+  void tell_where(const Report& own, const std::string& found);
+  Peer& peer(int member) const;
+
  private:
+  void note(Report& own, const Work* current) const;
+  void explain(const Report& own, const Work* current);
+  std::string recent(std::int64_t sequence) const;
+  int thread_of(int member) const;
+  void note_caller();
   void prepare(Work& work, const Call& call);
   bool prepare_again(Work& work, const Call& call);
   void number(Work& work);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
   static void scale(Work& work, const Call& call);
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
-  void keep_spare(std::shared_ptr<Work> work);
   void start(Work& work);
   void activate();
+  std::uint64_t needed_before(const Work& work) const;
   bool may_start(const Work& work);
   bool step(Work& work, int spins);
   void complete(Work& work);
@@ -120,6 +132,10 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  Report checked(const Report& report, int member) const;
+  std::vector<int> waits_for(const Work& work) const;
+  std::vector<int> waits_for_all() const;
+  void find_culprit();
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable();
   void heed_before_call();
@@ -130,8 +146,8 @@ class Communicator {
   void check_time(Work& work, Clock::time_point now);
   void finish(Work& work, const Report& report);
   std::string who(int member) const;
+  void name_process(ErrorContext& context) const;
   std::string others_of_process(int member) const;
-  Peer& peer(int member) const;
   bool maps(int member) const { return domain_ != nullptr && domain_->has(member); }
   // The link to a member that shares no memory with this rank, nullptr for the others.
   Link* message_link(int member) const;
@@ -163,6 +179,7 @@ class Communicator {
   Clock::time_point heard_at_;
   Shrinking shrinking_{*this};
   std::unique_ptr<Report> error_;
+  std::unique_ptr<Explanation> explanation_;
   std::size_t heap_used_ = 0;
   bool told_ = false;
   bool closed_ = false;

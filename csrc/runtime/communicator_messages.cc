@@ -37,7 +37,9 @@ std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
       make_signature(Collective::kMessage, Op::kSum, call.dtype, MemoryKind::kPrivate, false, 0, 0, work->counts);
   work->timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work->name = call.name;
+  engine_->recorder().posted(*work, options_.id);
   messages_->start(work);
+  engine_->recorder().waits(*work);
   drive();
   // A short message waits for nobody, so here is where its sender hears that another rank has failed; it fails then,
   // although it may have gone.
@@ -71,6 +73,7 @@ bool Communicator::step_message(const std::shared_ptr<Work>& work) {
   switch (Messages::look(*work)) {
     case Progress::kDone:
       messages_->end(*work);
+      engine_->recorder().done(*work);
       work->state.store(WorkState::kDone, std::memory_order_release);
       engine_->note_finished();
       return true;

@@ -15,6 +15,7 @@
 #include "core/lock.h"
 #include "core/transport.h"
 #include "runtime/host_memory.h"
+#include "runtime/recorder.h"
 #include "runtime/report.h"
 #include "runtime/work.h"
 
@@ -35,8 +36,9 @@ struct Peer {
   std::unique_ptr<Link> link;  // messages between processes
   enum class State : std::uint8_t { kThere, kLeft, kDead };
   State state = State::kThere;
-  bool proven = false;  // that it has left or died; else it only cannot be reached any more
-  std::string why;      // it is gone
+  bool proven = false;      // that it has left or died; else it only cannot be reached any more
+  std::string why;          // it is gone
+  std::string stack_place;  // where its process shows its Python stack: see stacks.h
 };
 
 class Engine {
@@ -52,6 +54,9 @@ class Engine {
   Lock& lock() { return lock_; }
   std::vector<Peer>& peers() { return peers_; }
   const std::shared_ptr<HostMemory>& memory() const { return memory_; }
+  Recorder& recorder() { return recorder_; }
+  // Which rank's failure has been explained last: as in ControlPage, where there is none.
+  std::atomic<std::uint64_t>& explained() { return explained_; }
   // Looks at a flag this often before it does anything else. Small when ranks outnumber cores.
   int spins() const { return spins_; }
 
@@ -75,10 +80,11 @@ class Engine {
   // is released and taken again on the way.
   bool wait(const std::function<bool()>& finished, double timeout_s);
 
-  // Acts on what links have reported besides data.
+  // Acts on what links have reported besides data, as far as they have brought it.
   void hear_links();
   // Looks for peers that died or left, and hears the links.
   void watch_peers();
+  void progress_links();
 
   // Works have ended that other threads may sleep for.
   void note_finished() { ++finished_; }
@@ -97,6 +103,7 @@ class Engine {
   void heard(int rank, const Report& report);
   void noted(int rank, const std::string& text);
   void sleep(int milliseconds);
+  void answer(std::uint64_t heard);
   void change_sleepers(int change);
   void progress_loop();
   bool busy() const;
@@ -107,6 +114,8 @@ class Engine {
   int doorbell_;
   int spins_;
   std::shared_ptr<HostMemory> memory_;
+  Recorder recorder_;
+  std::atomic<std::uint64_t> explained_{0};
   Lock lock_;
   std::vector<Communicator*> communicators_;
   std::uint32_t next_number_ = 1;                                        // the world has 0
@@ -116,7 +125,8 @@ class Engine {
   int sleepers_ = 0;
   std::uint64_t finished_ = 0;
   std::uint64_t announced_ = 0;  // of finished_, to the threads that sleep
-  std::atomic<int> waiters_{0};
+  int owed_ = 0;                 // sleeping threads that have not heard the last announcement
+  std::atomic<int> waiters_{0};  // a hint, so relaxed
   std::thread thread_;
   std::mutex thread_mutex_;
   std::condition_variable thread_wake_;

@@ -56,12 +56,16 @@ void Engine::watch_peers() {
       lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, true, left ? "it has left the group" : "it died");
     }
   }
+  progress_links();
+  hear_links();
+}
+
+void Engine::progress_links() {
   for (Peer& peer : peers_) {
     if (peer.state == Peer::State::kThere && peer.link != nullptr) {
       peer.link->progress();
     }
   }
-  hear_links();
 }
 
 // Reports about communicators that this rank has closed, or has never had, are of no use any more.
@@ -103,8 +107,12 @@ void Engine::hear_links() {
       if (event.kind == LinkEvent::Kind::kAborted) {
         if (event.text.starts_with(Note::kMark)) {
           noted(peer.rank, event.text);
-        } else {
-          heard(peer.rank, Report::decode(event.text));
+        } else if (const Report report = Report::decode(event.text); report.readable()) {
+          heard(peer.rank, report);
+        } else if (peer.state == Peer::State::kThere) {
+          lose(peer, Peer::State::kDead, false,
+               "link to rank " + std::to_string(peer.rank) + ": malformed report of " +
+                   std::to_string(event.text.size()) + " bytes");
         }
       } else if (peer.state == Peer::State::kThere) {
         const bool left = event.kind == LinkEvent::Kind::kClosed;

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace collectives {
 namespace {
+
+// Larger scratch areas, and more, are not kept for later calls, which may need none.
+constexpr std::size_t kKeepScratchBytes = 4 << 20;
+constexpr std::size_t kKeepScratch = 4;
 
 // Tells the processor that this is a spin loop.
 inline void relax() {
@@ -17,10 +22,12 @@ inline void relax() {
 
 }  // namespace
 
-Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links)
+Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links,
+                   Recorder& recorder)
     : communicator_(communicator),
       rank_(rank),
       domain_(domain),
+      recorder_(recorder),
       links_(std::move(links)),
       peers_completed_(links_.size(), 0),
       sent_(links_.size(), 0) {
@@ -42,8 +49,14 @@ void Executor::begin(Work& work) {
     work.destinations.resize(plan.max_operands);
     work.cursors.resize(2 * plan.max_operands);
   }
-  if (work.scratch.size() < static_cast<std::size_t>(plan.schedule.scratch_bytes)) {
-    work.scratch.resize(plan.schedule.scratch_bytes);
+  if (const auto bytes = static_cast<std::size_t>(plan.schedule.scratch_bytes); work.scratch.size() < bytes) {
+    if (!spare_scratch_.empty()) {
+      work.scratch = std::move(spare_scratch_.back());
+      spare_scratch_.pop_back();
+    }
+    if (work.scratch.size() < bytes) {
+      work.scratch.resize(bytes);
+    }
   }
   for (const int peer : plan.peers) {
     open_stream(work, peer);
@@ -62,6 +75,12 @@ void Executor::open_stream(Work& work, int peer) {
 }
 
 void Executor::end(Work& work) {
+  if (!work.scratch.empty()) {
+    if (spare_scratch_.size() < kKeepScratch && work.scratch.size() <= kKeepScratchBytes) {
+      spare_scratch_.push_back(std::move(work.scratch));
+    }
+    work.scratch = {};
+  }
   if (work.streams.empty()) {
     return;
   }
@@ -87,6 +106,7 @@ bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
 
 Executor::Look Executor::look_header(const Work& work, int member) {
   const HeaderLine& line = domain_->header(member, work.sequence);
+  // Acquire: the line was written before its word, and so was whatever the rank had to read before it.
   const std::uint64_t word = line.word.load(std::memory_order_acquire);
   if (word >> 8 != work.sequence + 1) {
     return Look::kNotYet;
@@ -97,6 +117,7 @@ Executor::Look Executor::look_header(const Work& work, int member) {
 
 // Looks until the flag is there, or `spins` more looks were in vain.
 Executor::Look Executor::await(const Work& work, const FlagRef& flag, int spins) {
+  // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load.
   const auto seen = [&](const std::atomic<std::uint64_t>& word, auto there) {
     for (int i = 0; !there(word.load(std::memory_order_acquire)); ++i) {
       if (i == spins) {
@@ -120,6 +141,7 @@ void Executor::signal_header(const Work& work) {
   HeaderLine& line = domain_->header(rank_, work.sequence);
   line.signature = work.signature;
   const std::uint64_t incomplete = work.sequence + 1 - completed;
+  // Release: the payload or the slot, and the signature, before the word.
   line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);
   wake_peers();
 }
@@ -130,6 +152,8 @@ void Executor::signal(const Work& work, const FlagRef& flag) {
     return;
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;
+  // Release: what the step before has written into boxes or arrays is visible to who sees the flag, and what it has
+  // read there is read, so that who sees the flag may overwrite it.
   domain_->flag(rank_, flag.flag, index).value.store(index + 1, std::memory_order_release);
   wake_peers();
 }
@@ -167,6 +191,9 @@ Executor::Look Executor::settle(Work& work, bool sends) {
 Progress Executor::run(Work& work, int spins) {
   if (work.plan->small_exchange && work.input.count <= 1 && work.output.count <= 1) {
     return run_small(work, spins);
+  }
+  if (work.record == 0) {
+    recorder_.posted(work, communicator_);
   }
   const Schedule& schedule = work.plan->schedule;
   const auto await_links = [&](bool sends) {
@@ -240,9 +267,11 @@ std::vector<int> Executor::missing(const Work& work) const {
     for (std::size_t i = work.next_wait; i < waits.size(); ++i) {
       const FlagRef& flag = waits[i];
       const std::uint64_t index = work.base + flag.chunk + work.iteration;
-      const bool there = flag.flag == kHeaderFlag
-                             ? domain_->header(flag.member, work.sequence).word.load() >> 8 == work.sequence + 1
-                             : domain_->flag(flag.member, flag.flag, index).value.load() > index;
+      const bool there =
+          flag.flag == kHeaderFlag
+              ? domain_->header(flag.member, work.sequence).word.load(std::memory_order_acquire) >> 8 ==
+                    work.sequence + 1
+              : domain_->flag(flag.member, flag.flag, index).value.load(std::memory_order_acquire) > index;
       if (!there) {
         ranks.push_back(flag.member);
       }

@@ -6,6 +6,7 @@
 
 #include "core/domain.h"
 #include "core/transport.h"
+#include "runtime/recorder.h"
 #include "runtime/work.h"
 
 namespace collectives {
@@ -15,9 +16,9 @@ enum class Progress : std::uint8_t { kDone, kBlocked, kMismatch };
 class Executor {
  public:
   // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself.
-  Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links);
+  Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links, Recorder& recorder);
 
-  // Takes the work to its first step.
+  // Takes the work to its first step. One that has not been recorded yet is, by run() at the latest.
   void begin(Work& work);
   // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it. Can be
   // called again to go on.
@@ -63,7 +64,9 @@ class Executor {
   std::uint32_t communicator_;
   int rank_;
   const Domain* domain_;
+  Recorder& recorder_;
   std::vector<Link*> links_;
+  std::vector<std::vector<std::byte>> spare_scratch_;  // of works that ended: fresh pages cost more than their use
   std::vector<std::uint64_t> peers_completed_;
   std::vector<std::int64_t> sent_;
   int mismatched_rank_ = -1;

@@ -144,6 +144,10 @@ Progress Executor::run_small(Work& work, int spins) {
       fetch_lines_to_write(domain_->box(rank_, work.base + kAhead), std::min(bytes, kFetchAhead));
     }
     work.step = 1;
+    // Not before the others can see the values: this way it costs time that the rank waits anyway.
+    if (work.record == 0) {
+      recorder_.posted(work, communicator_);
+    }
   }
   for (const auto waits = schedule.waits(combine); work.next_wait < waits.size(); ++work.next_wait) {
     const Look seen = await(work, waits[work.next_wait], spins);
@@ -194,6 +198,7 @@ void Executor::post(Work& work, const Step& step) {
   }
   if (!request.token && step.kind == StepKind::kReceiveReduce) {
     request.source = cursor(work, schedule.sources(step)[0], step.length);
+    request.source_first = step.own_first;
     request.reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
     request.divisor = work.divisor;
   }

@@ -21,6 +21,7 @@ void Communicator::fail(const Report& report, const Work* about) {
   Report own = report;
   own.communicator = options_.id;
   own.reporter = rank();
+  const bool about_own_deadline = report.reporter == rank();
   const Work* current = about;
   for (const auto& work : pending()) {
     if (current == nullptr && !work->is_message() && position(*work) == report.sequence) {
@@ -34,11 +35,24 @@ void Communicator::fail(const Report& report, const Work* about) {
       own.shapes = current->details->shapes;
     }
   }
+  if (report.kind == ErrorKind::kDeadline) {
+    own.waits = about_own_deadline ? report.waits : waits_for_all();
+  }
+  note(own, current);
   tell(own);
+  if (report.kind == ErrorKind::kDeadline) {
+    received_[rank()] = own;
+    find_culprit();
+    if (own.culprit != error_->culprit) {
+      own.culprit = error_->culprit;
+      note(own, current);
+    }
+  }
   if (report.kind == ErrorKind::kMismatch && !report.message) {
     received_[rank()] = own;
     error_->text += tensor_detail(report.culprit, report.other, current);
   }
+  explain(own, current);
   for (const auto& work : pending()) {
     finish(*work, *error_);
   }
@@ -53,13 +67,16 @@ void Communicator::finish(Work& work, const Report& report) {
   if (work.finished()) {
     return;
   }
-  if (work.state.load() == WorkState::kActive) {
+  const bool begun = work.state.load(std::memory_order_relaxed) == WorkState::kActive;
+  const std::int64_t done = begun ? bytes_done(work) : 0;
+  if (begun) {
     if (work.is_message()) {
       messages_->end(work);
     } else {
       executor_->end(work);
     }
   }
+  engine_->recorder().ended(work, WorkState::kFailed);
   ErrorContext context;
   context.rank = rank();
   context.peer = report.culprit == rank() ? report.other : report.culprit;
@@ -67,6 +84,8 @@ void Communicator::finish(Work& work, const Report& report) {
   context.sequence = work.is_message() ? -1 : static_cast<std::int64_t>(work.sequence);
   context.name = work.name;
   context.age_s = work.posted ? seconds_since(*work.posted, Clock::now()) : 0;
+  context.bytes_done = done;
+  name_process(context);
   std::string text = who(rank()) + ", " + call_text(work) + ": " + report.text;
   if (report.reporter >= 0 && report.reporter != rank() && report.kind != ErrorKind::kMismatch) {
     text += " (reported by " + who(report.reporter) + ")";
@@ -74,6 +93,9 @@ void Communicator::finish(Work& work, const Report& report) {
   if (report.kind == ErrorKind::kMismatch) {
     text += report.message ? "; both sides must name the same dtype and lengths"
                            : "; all ranks must issue the same collectives in the same order";
+  }
+  if (const std::int64_t whole = std::max(work.input.bytes, work.output.bytes); whole > 0) {
+    text += "; " + bytes_text(done) + " of " + bytes_text(whole) + " were done";
   }
   work.error = std::make_unique<CollectivesError>(report.kind, text, context);
   work.state.store(WorkState::kFailed, std::memory_order_release);
@@ -85,6 +107,7 @@ void Communicator::mismatch(Work& work, int other, const Signature& theirs) {
   const bool lower = rank() < other;
   Report report;
   report.kind = ErrorKind::kMismatch;
+  report.cause = Cause::kMismatch;
   report.reporter = rank();
   report.culprit = lower ? rank() : other;
   report.other = lower ? other : rank();
@@ -118,6 +141,7 @@ void Communicator::peer_gone(const Peer& peer) {
   }
   Report report;
   report.kind = ErrorKind::kPeer;
+  report.cause = Cause::kDeath;
   report.reporter = rank();
   report.culprit = member;
   report.sequence = static_cast<std::int64_t>(executor_->completed);
@@ -141,6 +165,9 @@ void Communicator::close() {
   if (Engine::forked()) {
     return;
   }
+  if (explanation_ != nullptr) {
+    explanation_->wait();  // it says what happened, also when the process ends now
+  }
   const std::lock_guard guard(engine_->lock());
   if (closed_) {
     return;
@@ -160,6 +187,7 @@ void Communicator::close() {
   forget_links();
   if (domain_ != nullptr) {
     // From here on this rank touches no memory of the others, which may use it for something else.
+    // Release: the counterpart of HostMemory::has_left().
     domain_->control(rank()).left.store(1 + next_sequence_, std::memory_order_release);
     for (int r = 0; r < size(); ++r) {
       if (r != rank() && domain_->has(r)) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "runtime/engine.h"
@@ -94,15 +95,31 @@ bool HostMemory::is_segment(int world_rank, std::size_t offset, std::size_t byte
 
 void HostMemory::set_sleeping(int threads) {
   reinterpret_cast<ControlPage*>(bases_[rank_])
-      ->sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);
+      ->sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_relaxed);
+  // The flag before the looks that follow: the one place where a store must not be passed by a later load.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::uint32_t communicator,
+ControlPage& HostMemory::first_page() const {
+  const auto first = std::find_if(bases_.begin(), bases_.end(), [](const std::byte* base) { return base != nullptr; });
+  return *reinterpret_cast<ControlPage*>(*first);
+}
+
+std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::size_t used, std::uint32_t communicator,
                                                 const std::function<bool(int)>& gone) {
   const std::lock_guard guard(mutex_);
   reclaim(gone);
   const std::optional<std::size_t> offset = arena_.allocate(bytes);
+  if (offset && memory_is_counted()) {
+    try {
+      reserve(bases_[rank_] + layout_.arena + *offset, used);
+    } catch (const std::system_error&) {
+      clear(*offset);
+      return std::nullopt;
+    }
+  }
   if (offset) {
+    // Release: the zeros of the segment before the number by which others know it as theirs.
     control(rank_, *offset).communicator.store(communicator, std::memory_order_release);
   }
   return offset;
@@ -134,11 +151,13 @@ void HostMemory::retire(std::size_t offset, std::vector<Neighbour> others) {
 
 void HostMemory::leave(std::size_t offset) {
   std::uint64_t open = 0;
-  control(rank_, offset).left.compare_exchange_strong(open, 1);
+  // Release: whatever this rank did to the segments of others is over. Only this rank writes the word.
+  control(rank_, offset).left.compare_exchange_strong(open, 1, std::memory_order_release, std::memory_order_relaxed);
 }
 
 // A rank that uses its own segment again for something else has left as well.
 bool HostMemory::has_left(const Neighbour& other) const {
+  // Acquire: the segment is cleared and used again after the last access of that rank.
   const ControlPage& page = control(other.rank, other.offset);
   return page.left.load(std::memory_order_acquire) != 0 ||
          page.communicator.load(std::memory_order_acquire) != other.communicator;

@@ -61,9 +61,15 @@ class HostMemory {
   // Tells the ranks of this host how many threads of this one want its doorbell rung.
   void set_sleeping(int threads);
 
-  // A segment of zeros in the own arena, marked as that of the communicator. gone(w): world rank w has ended.
-  std::optional<std::size_t> allocate(std::size_t bytes, std::uint32_t communicator,
+  // The control page of the lowest rank of this host, the same for all of them.
+  ControlPage& first_page() const;
+
+  // A segment of zeros in the own arena, marked as that of the communicator, whose first `used` bytes there is memory
+  // for. gone(w): world rank w has ended.
+  std::optional<std::size_t> allocate(std::size_t bytes, std::size_t used, std::uint32_t communicator,
                                       const std::function<bool(int)>& gone);
+  // Makes sure that there is memory for a part of the heap of this rank; see Memory::reserve.
+  void reserve(std::byte* data, std::size_t bytes) const { kind_.reserve(data, bytes); }
   void shrink(std::size_t offset, std::size_t bytes);
   // Nobody else has ever touched the segment.
   void free(std::size_t offset);

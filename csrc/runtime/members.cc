@@ -1,6 +1,8 @@
 // The members of a communicator, which may be any ranks of the world, in any order: how they are reached, what they are
 // called, and whether they have left.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
@@ -39,6 +41,22 @@ std::string Communicator::who(int member) const {
   return "rank " + std::to_string(member) + details + (details.empty() ? "" : ")");
 }
 
+// Host and process of the peer. Threads of one group have no entry for each other, and share both.
+void Communicator::name_process(ErrorContext& context) const {
+  if (context.peer < 0 || context.peer >= size()) {
+    return;
+  }
+  if (options_.mapped_transport == "local") {
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    context.host = host;
+    context.pid = getpid();
+    return;
+  }
+  context.host = peer(context.peer).host;
+  context.pid = peer(context.peer).pid;
+}
+
 // "; ranks 2, 3 are in the same process", or nothing.
 std::string Communicator::others_of_process(int member) const {
   std::vector<std::string> others;
@@ -55,7 +73,7 @@ std::string Communicator::others_of_process(int member) const {
 }
 
 bool Communicator::has_left(int member) const {
-  return left_[member] || (maps(member) && domain_->control(member).left.load() != 0);
+  return left_[member] || (maps(member) && domain_->control(member).left.load(std::memory_order_acquire) != 0);
 }
 
 // Tells the ranks that share no memory with this one. Where all communicators are closed the good-bye has said it.

@@ -90,6 +90,7 @@ void Communicator::check_usable() {
     shrinking_.refuse_left_out();
     context.peer = error_->culprit == rank() ? error_->other : error_->culprit;
     context.sequence = error_->sequence;
+    name_process(context);
     throw CollectivesError(error_->kind,
                            "the communicator has failed before and cannot be used any more: " + error_->text, context);
   }
@@ -140,6 +141,7 @@ bool Communicator::prepare_again(Work& work, const Call& call) {
 // From here on the call counts.
 void Communicator::number(Work& work) {
   work.posted.reset();
+  work.record = 0;
   work.warned = false;
   work.state.store(WorkState::kQueued, std::memory_order_relaxed);
   work.sequence = next_sequence_++;
@@ -150,6 +152,7 @@ void Communicator::number(Work& work) {
 void Communicator::prepare(Work& work, const Call& call) {
   heed_before_call();
   work.key = CallKey();
+  work.described = 0;
   if (call.root < 0 || call.root >= size()) {
     throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
                         std::to_string(size() - 1));

@@ -5,6 +5,8 @@
 namespace collectives {
 namespace {
 
+constexpr std::size_t kMostWaits = 64;
+
 // Lines; the only free text that may hold a line break comes with its length.
 void put_text(std::ostringstream& out, const std::string& text) { out << text.size() << '\n' << text << '\n'; }
 
@@ -20,14 +22,26 @@ std::string get_text(std::istringstream& in) {
 }  // namespace
 
 std::string Report::encode(std::size_t limit) const {
-  constexpr std::size_t kReserve = 256;
+  constexpr std::size_t kReserve = 1024;  // for the numbers, and the name
+  constexpr std::size_t kRecent = 384;
+  constexpr std::size_t kFound = 3000;
+  const std::string last = recent.substr(0, kRecent);
+  const std::string where = found.substr(0, kFound);
   std::ostringstream out;
   out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
-      << message << ' ' << sequence << '\n';
-  put_text(out, text.substr(0, limit - kReserve));
-  put_text(out, name.substr(0, kReserve / 2));
+      << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen << ' ' << posted;
+  const std::size_t waits_told = std::min(waits.size(), kMostWaits);
+  out << ' ' << waits_told;
+  for (std::size_t i = 0; i < waits_told; ++i) {
+    out << ' ' << waits[i];
+  }
+  out << '\n';
+  put_text(out, text.substr(0, limit - kReserve - last.size() - where.size()));
+  put_text(out, name.substr(0, 128));
+  put_text(out, last);
+  put_text(out, where);
   // The number of counts, which separates them from the shapes.
-  std::string words = std::to_string(counts.size()) + ' ';
+  std::string words = ' ' + std::to_string(counts.size()) + ' ';
   for (const auto* list : {&counts, &shapes}) {
     for (const std::int64_t value : *list) {
       const std::string word = std::to_string(value) + ' ';
@@ -41,16 +55,32 @@ std::string Report::encode(std::size_t limit) const {
   return out.str().substr(0, limit);
 }
 
+bool Report::valid(int size) const {
+  const auto is_rank = [size](int r) { return r >= -1 && r < size; };
+  return readable() && is_rank(reporter) && is_rank(culprit) && is_rank(other);
+}
+
 Report Report::decode(const std::string& text) {
   std::istringstream in(text);
   Report report;
   int kind = 0;
+  int cause = 0;
   if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.message >>
-      report.sequence) {
-    report.kind = static_cast<ErrorKind>(kind);
+      report.sequence >> cause >> report.waiting >> report.seen >> report.posted) {
+    const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
+    report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;
+    const bool meant = cause >= 0 && cause <= static_cast<int>(Cause::kMismatch);
+    report.cause = meant ? static_cast<Cause>(cause) : Cause::kOther;
+  }
+  std::size_t waits = 0;
+  in >> waits;
+  for (int r = -1; report.waits.size() < std::min(waits, kMostWaits) && in >> r;) {
+    report.waits.push_back(r);
   }
   report.text = get_text(in);
   report.name = get_text(in);
+  report.recent = get_text(in);
+  report.found = get_text(in);
   std::size_t counts = 0;
   in >> counts;
   for (std::int64_t value = 0; in >> value;) {

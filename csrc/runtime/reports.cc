@@ -35,7 +35,7 @@ std::string subject(const Work* work, std::size_t i, int size) {
 // list was cut, as reports of very many tensors are.
 std::string shape_text(const std::vector<std::int64_t>& shapes, std::size_t& position) {
   const auto dimensions = static_cast<std::size_t>(shapes[position++]);
-  if (position + dimensions > shapes.size()) {
+  if (dimensions > shapes.size() - position) {
     return {};
   }
   std::string text = "(";
@@ -97,6 +97,7 @@ void Communicator::tell(const Report& report) {
   if (domain_ != nullptr) {
     ControlPage& page = domain_->control(rank());
     std::memcpy(page.report, text.data(), text.size());
+    // Release: the text before its length, and both before the notice below.
     page.report_bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
   }
   for (int r = 0; r < size(); ++r) {
@@ -118,7 +119,7 @@ bool Communicator::collect(int r, Report* report) const {
     *report = found->second;
     return true;
   }
-  if (domain_ == nullptr || !domain_->has(r)) {
+  if (r < 0 || r >= size() || !maps(r)) {
     return false;
   }
   const ControlPage& page = domain_->control(r);
@@ -126,8 +127,23 @@ bool Communicator::collect(int r, Report* report) const {
   if (bytes == 0 || bytes > kReportBytes) {
     return false;
   }
-  *report = Report::decode(std::string(page.report, bytes));
+  *report = checked(Report::decode(std::string(page.report, bytes)), r);
   return true;
+}
+
+// What a member says, unless it makes no sense in this group: then that is the failure.
+Report Communicator::checked(const Report& report, int member) const {
+  if (report.valid(size()) && report.reporter == member) {
+    return report;
+  }
+  Report bad;
+  bad.kind = ErrorKind::kPeer;
+  bad.communicator = options_.id;
+  bad.reporter = rank();
+  bad.culprit = member;
+  bad.sequence = static_cast<std::int64_t>(executor_->completed);
+  bad.text = who(member) + " has sent a malformed report; look at its own output, and start the job again";
+  return bad;
 }
 
 void Communicator::reported(int world_rank, const Report& report) {
@@ -139,8 +155,8 @@ void Communicator::reported(int world_rank, const Report& report) {
     left_[member] = true;
     return;
   }
-  received_[member] = report;
-  hear(report);
+  received_[member] = checked(report, member);
+  hear(received_[member]);
 }
 
 void Communicator::noted(int world_rank, const std::vector<std::uint64_t>& words) {
@@ -203,7 +219,11 @@ std::string Communicator::tensor_detail(int a, int b, const Work* work) {
   Report first;
   Report second;
   const auto until = Clock::now() + kReportPatience;
-  while (!(collect(a, &first) && collect(b, &second)) && Clock::now() < until) {
+  // Nothing more comes from a rank that is gone.
+  const auto known = [&](int r, Report* report) {
+    return collect(r, report) || r < 0 || r >= size() || peer(r).state != Peer::State::kThere;
+  };
+  while (!(known(a, &first) && known(b, &second)) && Clock::now() < until) {
     for (const int r : {a, b}) {
       if (Link* link = r >= 0 && r < size() ? message_link(r) : nullptr; link != nullptr) {
         link->progress();
@@ -212,8 +232,13 @@ std::string Communicator::tensor_detail(int a, int b, const Work* work) {
     engine_->hear_links();
     std::this_thread::yield();
   }
-  const std::string text = tensor_difference(first, second, work, size());
-  return text.empty() ? text : "; " + text;
+  std::string text = tensor_difference(first, second, work, size());
+  text = text.empty() ? text : "; " + text;
+  if (first.recent != second.recent) {
+    return text + "; before it rank " + std::to_string(a) + " called " + first.recent + ", rank " + std::to_string(b) +
+           " called " + second.recent;
+  }
+  return first.recent.empty() ? text : text + "; before it both called " + first.recent;
 }
 
 }  // namespace collectives

@@ -36,11 +36,11 @@ Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::
   const std::shared_ptr<HostMemory>& memory = engine_->memory();
   std::optional<std::size_t> offset;
   if (all_mapped_) {
-    offset = memory->allocate(layout(true).total, number, gone);
+    offset = memory->allocate(layout(true).total, layout(true).heap, number, gone);
     place_.heap = offset.has_value();
   }
   if (!offset) {
-    offset = memory->allocate(layout(false).total, number, gone);
+    offset = memory->allocate(layout(false).total, layout(false).heap, number, gone);
   }
   place_.room = offset.has_value();
   if (offset) {

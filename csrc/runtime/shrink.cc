@@ -47,7 +47,7 @@ void Shrinking::reserve() {
   std::optional<std::size_t> offset;
   for (const bool heap : {true, false}) {
     const SegmentLayout layout(parent_.size(), memory->limits(), heap ? memory->group_heap_bytes() : 0);
-    offset = offset ? offset : memory->allocate(layout.total, number_, gone);
+    offset = offset ? offset : memory->allocate(layout.total, layout.heap, number_, gone);
     plot_.heap = plot_.heap || (heap && offset);
   }
   plot_.room = offset.has_value();

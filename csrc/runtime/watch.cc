@@ -33,7 +33,7 @@ void Communicator::look_after(Clock::time_point now) {
   shrinking_.heed();
   const std::vector<std::shared_ptr<Work>> works = pending();
   for (const auto& work : works) {
-    if (error_ != nullptr || work->state.load() != WorkState::kActive) {
+    if (error_ != nullptr || work->state.load(std::memory_order_relaxed) != WorkState::kActive) {
       continue;
     }
     if (!work->is_message() && executor_->find_mismatch(*work)) {
@@ -69,6 +69,7 @@ void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& wor
     }
     Report report;
     report.kind = ErrorKind::kPeer;
+    report.cause = Cause::kLeft;
     report.reporter = rank();
     report.culprit = r;
     report.sequence = position(*work);
@@ -89,14 +90,13 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
   if (!late && (work.warned || age < options_.warn_s)) {
     return;
   }
+  Report report;
   std::vector<std::string> waited_for;
   int culprit = -1;
-  const Work& blocked = active_.empty() || work.is_message() ? work : *active_.front();
-  if (blocked.state.load() == WorkState::kActive) {
-    for (const int r : missing(blocked)) {
-      waited_for.push_back(who(r));
-      culprit = culprit < 0 ? r : culprit;
-    }
+  const std::vector<int> waits = waits_for(work);
+  for (const int r : waits) {
+    waited_for.push_back(who(r));
+    culprit = culprit < 0 ? r : culprit;
   }
   const std::string waiting = call_text(work) + " has waited " + seconds_text(age) + " for " +
                               (waited_for.empty() ? "earlier collectives to end on all ranks" : join(waited_for));
@@ -106,11 +106,12 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
                  seconds_text(work.timeout_s).c_str());
     return;
   }
-  Report report;
   report.kind = ErrorKind::kDeadline;
+  report.cause = Cause::kSilence;
   report.reporter = rank();
   report.culprit = culprit;
   report.sequence = position(work);
+  report.waits = waits;
   report.text = waiting + ", longer than its timeout of " + seconds_text(work.timeout_s) +
                 "; see what those ranks do, or raise timeout= or COLLECTIVES_TIMEOUT";
   fail(report);

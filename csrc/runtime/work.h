@@ -104,6 +104,10 @@ struct Work {
   std::string name;
   std::optional<Clock::time_point> posted;  // read when somebody first has to wait
   bool warned = false;
+  // See Recorder: 1 + the numbers of the description and of the entry, 0 where there is none.
+  std::uint64_t described = 0;
+  std::uint64_t record = 0;
+  bool timed = false;  // start and end are recorded
 
   // Position in the schedule.
   std::uint32_t step = 0;
@@ -124,6 +128,8 @@ struct Work {
   std::vector<const void*> sources;
   std::vector<void*> destinations;
 
+  // Written under the engine's lock, the last time by release: finished() is asked without the lock, and what it says
+  // makes results and `error` visible.
   std::atomic<WorkState> state{WorkState::kQueued};
   std::unique_ptr<CollectivesError> error;  // when failed
 

@@ -17,9 +17,7 @@ inline std::int64_t consume(ReceiveRequest& request, std::byte* data, std::int64
     if (request.reduce != nullptr) {
       const Span source = request.source.piece(piece.bytes);
       piece.bytes = std::min(piece.bytes, source.bytes);
-      void* const destinations[] = {piece.data};
-      const void* const sources[] = {data + used, source.data};
-      request.reduce(destinations, 1, sources, 2, piece.bytes / request.element, request.divisor);
+      request.combine(piece.data, data + used, source.data, piece.bytes);
       request.source.advance(piece.bytes);
       take_lines(data + used, piece.bytes);
     } else {

@@ -36,6 +36,7 @@ class MappedLink final : public Link {
     while (!stream_->sends.empty()) {
       SendRequest& request = *stream_->sends.front();
       if (written_ - acknowledged_ == kFifoCells) {
+        // Acquire: the peer has read the cell that is filled next.
         acknowledged_ = domain_.ack(me_, peer_).value.load(std::memory_order_acquire);
         if (written_ - acknowledged_ == kFifoCells) {
           return moved;
@@ -54,7 +55,7 @@ class MappedLink final : public Link {
       cell.sequence = stream_->key.sequence;
       cell.bytes = filled;
       cell.signature = stream_->signature;
-      cell.word.store(++written_, std::memory_order_release);
+      cell.word.store(++written_, std::memory_order_release);  // after all of the cell
       domain_.wake(peer_);
       bytes_sent += filled;
       moved = true;
@@ -92,7 +93,7 @@ class MappedLink final : public Link {
       moved = true;
       if (offset_ == static_cast<std::int64_t>(cell.bytes)) {
         offset_ = 0;
-        domain_.ack(peer_, me_).value.store(++read_, std::memory_order_release);
+        domain_.ack(peer_, me_).value.store(++read_, std::memory_order_release);  // after all reads of the cell
         domain_.wake(peer_);
       }
       if (request.remaining == 0) {

@@ -78,6 +78,7 @@ class MappedMail final : public Link {
  private:
   bool full() {
     if (written_ - acknowledged_ == kFifoCells) {
+      // Acquire: the peer has read the cell that is filled next.
       acknowledged_ = domain_.ack(me_, peer_, Channel::kMail).value.load(std::memory_order_acquire);
     }
     return written_ - acknowledged_ == kFifoCells;
@@ -90,7 +91,7 @@ class MappedMail final : public Link {
     cell.kind = kind;
     cell.bytes = static_cast<std::uint64_t>(bytes);
     cell.signature = signature;
-    cell.word.store(++written_, std::memory_order_release);
+    cell.word.store(++written_, std::memory_order_release);  // after all of the cell
     domain_.wake(peer_);
   }
 
@@ -158,6 +159,7 @@ class MappedMail final : public Link {
   }
 
   void note_taken() {
+    // Relaxed here and in may_begin(): a bound on how many messages are ahead, which guards no memory.
     domain_.ack(peer_, me_, Channel::kMail).taken.store(++taken_, std::memory_order_relaxed);
     domain_.wake(peer_);
   }
@@ -178,7 +180,7 @@ class MappedMail final : public Link {
         return moved;
       }
       take_cell(cell, domain_.cell_data(peer_, me_, read_, Channel::kMail));
-      domain_.ack(peer_, me_, Channel::kMail).value.store(++read_, std::memory_order_release);
+      domain_.ack(peer_, me_, Channel::kMail).value.store(++read_, std::memory_order_release);  // after all reads
       domain_.wake(peer_);
       moved = true;
     }

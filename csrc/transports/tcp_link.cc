@@ -31,6 +31,25 @@ constexpr int kQuietMilliseconds = 20;
 // a third of the bandwidth. This one is part of every kernel and open to every user.
 constexpr char kPlainControl[] = "reno";
 
+// Seconds. While nothing goes over a connection the kernel asks the other host whether it is still there. So boxes on the
+// way that forget idle connections remember this one, and a host that has vanished is known when the next call comes. It
+// gives up after about the time that it also takes over data that nobody acknowledges (net.ipv4.tcp_retries2), more than
+// the default deadline: silence is what deadlines are for. TCP_USER_TIMEOUT would make both times one; but it also ends
+// connections to ranks that live and do not read for a while, since a closed window counts as silence.
+constexpr int kProbeAfter = 60;
+constexpr int kProbeEvery = 60;
+constexpr int kProbes = 15;
+
+void keep_alive(int fd) {
+  const int on = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kProbeAfter, sizeof(kProbeAfter));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeEvery, sizeof(kProbeEvery));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof(kProbes));
+}
+
+bool is_silence(int error) { return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH; }
+
 // Whether both ends of a TCP connection have the same address.
 bool ends_on_one_host(int fd) {
   sockaddr_storage own{};
@@ -64,6 +83,7 @@ TcpLink::TcpLink(int fd, int peer_rank) : fd_(fd), peer_(peer_rank), in_(new Inp
   if (ends_on_one_host(fd_)) {
     ::setsockopt(fd_, IPPROTO_TCP, TCP_CONGESTION, kPlainControl, sizeof(kPlainControl) - 1);
   }
+  keep_alive(fd_);
   out_.reserve(48 << 10);
 }
 
@@ -195,7 +215,9 @@ void TcpLink::ended(int error) {
     return;
   }
   const int cause = error != 0 ? error : write_error_;
-  fail("connection closed by the peer without a good-bye (errno " + std::to_string(cause) +
+  const char* what = is_silence(cause) ? "connection given up by the kernel, for its host does not answer any more"
+                                       : "connection closed by the peer without a good-bye";
+  fail(std::string(what) + " (errno " + std::to_string(cause) +
        (cause == 0 ? ": end of file)" : std::string(": ") + std::strerror(cause) + ")"));
   // Other errors, such as a time-out, say that the network is cut.
   events_.back().ended = cause == 0 || cause == ECONNRESET || cause == EPIPE;

@@ -16,9 +16,7 @@ void apply_reduction(ReceiveRequest& r, const std::byte* received, std::int64_t 
   while (bytes > 0) {
     const Span to = r.destination.piece(bytes);
     const Span from = r.source.piece(to.bytes);
-    void* const destination = to.data;
-    const void* const sources[2] = {received, from.data};
-    r.reduce(&destination, 1, sources, 2, static_cast<std::size_t>(from.bytes) / r.element, r.divisor);
+    r.combine(to.data, received, from.data, from.bytes);
     r.destination.advance(from.bytes);
     r.source.advance(from.bytes);
     received += from.bytes;

@@ -41,7 +41,7 @@ struct TcpStream {
   std::size_t stashed() const { return stash.size() - stash_head; }
 };
 
-// destination = op(received, source) for the next `bytes`, whole elements; `received` is aligned to the element.
+// Combines the next `bytes`, whole elements, with those of the request; `received` is aligned to the element.
 void apply_reduction(ReceiveRequest& r, const std::byte* received, std::int64_t bytes);
 
 // SpanCursor::piece() gives nothing inside an empty span, and a fresh cursor may stand on one.

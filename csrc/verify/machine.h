@@ -41,6 +41,7 @@ class Machine {
     Place destination;
     bool reduces = false;
     bool finish = false;
+    bool own_first = false;
     Data source;   // of receive_reduce
     Actor poster;  // its clock is the one below
     Clock clock;   // of the receiver when it posted

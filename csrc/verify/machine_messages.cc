@@ -65,6 +65,7 @@ void Machine::receive(int r, const Step& step) {
   receive.bytes = step.length;
   receive.reduces = step.kind == StepKind::kReceiveReduce;
   receive.finish = step.finish;
+  receive.own_first = step.own_first;
   receive.clock = rank.clock;
   receive.poster = actor(r);
   receive.poster.clock = &receive.clock;
@@ -131,7 +132,8 @@ void Machine::await(int r) {
       ++piece.hops;
     }
     if (receive.reduces) {
-      data = combine({data, receive.source}, receive.finish);
+      data = receive.own_first ? combine({receive.source, data}, receive.finish)
+                               : combine({data, receive.source}, receive.finish);
     }
     Actor writer = receive.poster;
     writer.clock = &rank.clock;

@@ -13,6 +13,7 @@ and ``local_group`` gives communicators to threads. ``init(replicas=k)`` does so
 from __future__ import annotations
 
 from ._environment import library_version
+from ._recorder import dump_recorder
 from ._world import init, local_group
 from .communicator import Communicator, Work
 from .errors import (
@@ -39,6 +40,7 @@ __all__ = [
     "MismatchError",
     "PeerError",
     "Work",
+    "dump_recorder",
     "info",
     "init",
     "local_group",

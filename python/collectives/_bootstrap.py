@@ -13,23 +13,25 @@ A process has one rank, or several, its replicas. Up to step 3 numbers are those
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from . import _rendezvous
+from . import _core, _recorder, _rendezvous
 from ._environment import Environment
 from ._handover import Exchanger, Handover
-from ._mesh import Mesh
+from ._mesh import Mesh, Reach
 from ._numbering import is_crowded, number_ranks, partition
 from ._wire import Deadline
 from .errors import CollectivesError, DeadlineError, MismatchError, PeerError
 
 _log = logging.getLogger("collectives")
+_MOST_ROUTES = 16  # hosts whose interfaces are printed
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Process:
         control_fds: the Unix stream connection to it (same host), once for each rank of the own process; it ends when
             the other process has closed all of its own, or dies.
         pid_fds: refers to it (same host, where the kernel can say), once for each rank of the own process.
+        stack_place: how it shows where its Python code is, for the core.
     """
 
     ranks: list[int]
@@ -54,6 +57,7 @@ class Process:
     doorbell_fds: list[int] = field(default_factory=list)
     control_fds: list[int] = field(default_factory=list)
     pid_fds: list[int] = field(default_factory=list)
+    stack_place: str = ""
 
     def close(self) -> None:
         """Closes all descriptors, for the case that nobody took them over."""
@@ -122,10 +126,12 @@ def connect(environment: Environment, provide: Callable[[int], tuple[int, int]])
             pairs, people = _hand_over(meeting, provide, handovers)
             world = _world(meeting.rank, environment.transport, people, pairs)
             _take(world, handovers)
-            _connect_mesh(meeting, world)
-            meeting.exchange(None, "word that all connections are made")
+            used = _connect_mesh(meeting, world)
+            told = meeting.exchange(used, "word that all connections are made")
+        _say_routes(world, told)
         names = ", ".join(f"{process.ranks}: {process.host_name}" for process in world.processes)
-        _log.info("ranks %s of %d: hosts %s (%s)", world.ranks, len(world.host), world.host, names)
+        routes = ", ".join(used) or "shared memory only"
+        _log.info("ranks %s of %d: hosts %s (%s), over %s", world.ranks, len(world.host), world.host, names, routes)
     except BaseException:
         for handover in handovers.values():
             handover.close()
@@ -149,7 +155,8 @@ def _hand_over(
         person = {
             "pid": os.getpid(),
             "hostname": socket.gethostname(),
-            "machine": _machine(),
+            "machine": _recorder.machine(),
+            "stack": _core._stack_place(),
             "cores": sorted(os.sched_getaffinity(0)),
             "transport": environment.transport,
             "replicas": environment.replicas,
@@ -185,14 +192,6 @@ def _hand_over(
     if environment.transport == "shm":
         _check_all_mapped(meeting.rank, people, pairs, views)
     return pairs, people
-
-
-def _machine() -> str:
-    """Names the machine, whatever its containers are called: the identity of this start of its kernel."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def _other(pair: tuple[int, int], process: int) -> int | None:
@@ -242,7 +241,7 @@ def _world(process: int, transport: str, people: list[dict[str, Any]], pairs: Co
             for rank in numbers:
                 places[rank] = host[index]
     processes = [
-        Process(numbers, str(person["hostname"]), int(person["pid"]))
+        Process(numbers, str(person["hostname"]), int(person["pid"]), stack_place=str(person["stack"]))
         for numbers, person in zip(ranks, people, strict=True)
     ]
     return World(process, processes, places, is_crowded(people), [{} for _ in ranks[process]])
@@ -271,11 +270,31 @@ def _take(world: World, handovers: dict[int, Handover]) -> None:
             handover.close()
 
 
-def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> None:
-    """The TCP connections of the ranks of this process; a round of the rendezvous, unless no pair needs one."""
-    if len(set(world.host)) == 1:
+def _say_routes(world: World, told: list[list[str]]) -> None:
+    """One line on rank 0, unless all goes over loopback or shared memory: which interfaces data between hosts take.
+
+    When they are slow, that is the first thing to look at.
+    """
+    if world.process != 0 or all(name.startswith("loopback ") for used in told for name in used):
         return
+    pairs = zip(world.processes, told, strict=True)
+    routes = list(dict.fromkeys(f"{process.host_name} {' and '.join(used)}" for process, used in pairs))
+    rest = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
+    text = f"{len(world.host)} ranks, TCP between hosts over {', '.join(routes[:_MOST_ROUTES])}{rest}"
+    with contextlib.suppress(OSError, ValueError):  # there is no standard error, or it is closed
+        print(f"collectives: {text}", file=sys.stderr, flush=True)
+
+
+def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> list[str]:
+    """The TCP connections of the ranks of this process; a round of the rendezvous, unless no pair needs one.
+
+    Returns:
+        the interfaces and own addresses over which they go.
+    """
+    if len(set(world.host)) == 1:
+        return []
     remote = [[r for r, host in enumerate(world.host) if host != world.host[own]] for own in world.ranks]
+    reach = Reach(meeting.loopback, meeting.local_address, meeting.environment.interfaces, len(world.ranks))
     meshes: list[Mesh] = []
     try:
         for own, others in zip(world.ranks, remote, strict=True):
@@ -285,8 +304,7 @@ def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> None:
                 meeting.job,
                 meeting.environment.token,
                 accept=[rank for rank in others if rank > own],
-                loopback=meeting.loopback,
-                local=meeting.local_address,
+                reach=reach,
             )
             meshes.append(mesh)
         told = meeting.exchange([mesh.offered for mesh in meshes], "addresses")
@@ -297,18 +315,24 @@ def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> None:
         }
         for own, others, mesh in zip(world.ranks, remote, meshes, strict=True):
             mesh.start({rank: offers[rank] for rank in others if rank < own})
-        if not meeting.loop.run(lambda: all(mesh.finished() for mesh in meshes), meeting.deadline):
+        # Not to the very end: who cannot be reached is to be told before rank 0 gives up, who does not know why.
+        remaining = meeting.deadline.remaining()
+        limit = Deadline(remaining - min(1.0, 0.2 * remaining))
+        if not meeting.loop.run(lambda: all(mesh.finished() for mesh in meshes), limit):
             own, mesh = next((own, mesh) for own, mesh in zip(world.ranks, meshes, strict=True) if not mesh.finished())
             raise DeadlineError(
                 f"rank {own} is not connected with all others {meeting.deadline.seconds:g} s after the start: "
                 f"{mesh.missing()}. Check that no firewall is between these hosts, or allow more time by "
                 "COLLECTIVES_TIMEOUT (seconds)",
                 rank=own,
+                peer=min(set(remote[world.ranks.index(own)]) - mesh.connections.keys()),
             )
+        used = sorted({name for mesh in meshes for name in mesh.used()})
         for mesh, connections in zip(meshes, world.tcp_fds, strict=True):
             while mesh.connections:
                 rank, sock = mesh.connections.popitem()
                 connections[rank] = sock.detach()
+        return used
     finally:
         for mesh in meshes:
             mesh.close()

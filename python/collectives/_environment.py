@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from . import _core
+from ._interfaces import check_pattern
+from ._secrets import read_token_file
 
 PREFIX = "COLLECTIVES_"
 VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
@@ -39,6 +41,8 @@ class Environment:
         timeout: seconds, or ``None`` when neither the caller nor the environment gave one.
         rendezvous_fd: descriptor of a socket that listens on the rendezvous address, or -1.
         replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
+        interfaces: pattern of the interfaces that data may use, ``""`` for all.
+        tls: files with the certificate, its key and the authority's certificates, or ``None`` for no TLS.
     """
 
     rank: int = 0
@@ -49,6 +53,8 @@ class Environment:
     timeout: float | None = None
     rendezvous_fd: int = -1
     replicas: int | None = None
+    interfaces: str = ""
+    tls: tuple[str, str, str] | None = None
 
     @property
     def start_timeout(self) -> float:
@@ -152,14 +158,14 @@ def read_environment(
     rank_value, rank_source = choose("rank", rank)
     size_value, size_source = choose("size", size)
     address_value, address_source = choose("rendezvous", rendezvous)
-    token_value, token_source = choose("token", token)
     transport_value, transport_source = choose("transport", transport)
     timeout_value, timeout_source = choose("timeout", timeout)
     fd_value, fd_source = choose("rendezvous_fd", None)
+    interfaces_value, interfaces_source = choose("socket_ifname", None)
+    tls = _tls(*(choose(f"tls_{part}", None)[0] for part in ("cert", "key", "ca")))
 
     chosen_transport = _transport(transport_value, transport_source)
     chosen_timeout = None if timeout_value is None else _seconds(timeout_value, timeout_source)
-    chosen_token = b"" if token_value is None else _token(token_value, token_source)
 
     if size_value is None and rank_value is not None and _integer(rank_value, rank_source, 0, MAX_SIZE - 1) > 0:
         raise ValueError(
@@ -186,11 +192,32 @@ def read_environment(
         size=chosen_size,
         replicas=chosen_replicas,
         rendezvous=address if chosen_size > 1 else None,
-        token=chosen_token,
+        token=read_token(token, variables) if chosen_size > 1 or token is not None else b"",
         transport=chosen_transport,
         timeout=chosen_timeout,
         rendezvous_fd=_integer(fd_value, fd_source, 0, 1 << 30) if use_fd else -1,
+        interfaces="" if interfaces_value is None else check_pattern(str(interfaces_value), interfaces_source),
+        tls=tls,
     )
+
+
+def read_token(token: str | bytes | None = None, environ: Mapping[str, str] | None = None) -> bytes:
+    """The secret of the job, ``b""`` when none is given: the argument, the variable, or what is in the file.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        TypeError: the argument has a wrong type.
+        ValueError: the file cannot be read, or others can. No text has the secret.
+    """
+    variables = os.environ if environ is None else environ
+    name = "COLLECTIVES_TOKEN"
+    value = _lookup(variables, name) if token is None else token
+    path = _lookup(variables, f"{name}_FILE")
+    if value is None and path is not None:
+        return read_token_file(path, f"{name}_FILE")
+    return b"" if value is None else _token(value, name if token is None else "token=")
 
 
 def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
@@ -226,6 +253,29 @@ def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
     """
     text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_NUM_THREADS")
     return 0 if text is None else _integer(text, "COLLECTIVES_NUM_THREADS", 1, MAX_THREADS)
+
+
+def read_recorder_dir(environ: Mapping[str, str] | None = None) -> str:
+    """The folder for dumps of the recorder, as an absolute path; empty: none.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+    """
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_RECORDER_DIR")
+    return "" if text is None else os.path.abspath(text)
+
+
+def read_signals(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the library may handle signals.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable is neither 0 nor 1.
+    """
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_SIGNALS")
+    return text is None or _integer(text, "COLLECTIVES_SIGNALS", 0, 1) == 1
 
 
 def _lookup(variables: Mapping[str, str], name: str) -> str | None:
@@ -278,6 +328,19 @@ def _token(value: object, source: str) -> bytes:
         return value.encode("utf-8", "surrogateescape")
     # The value itself is a secret, even when it has the wrong type.
     raise TypeError(f"{source} is of type {type(value).__name__}; a str or bytes is accepted")
+
+
+def _tls(cert: object, key: object, authority: object) -> tuple[str, str, str] | None:
+    if cert is None and key is None and authority is None:
+        return None
+    if cert is None or authority is None:
+        missing = "COLLECTIVES_TLS_CERT" if cert is None else "COLLECTIVES_TLS_CA"
+        raise ValueError(
+            f"{missing} is not set and another COLLECTIVES_TLS_* is; for TLS each rank needs its certificate "
+            "(COLLECTIVES_TLS_CERT), its key (COLLECTIVES_TLS_KEY, unless in the same file) and the certificate of the "
+            "authority that signed those of all ranks (COLLECTIVES_TLS_CA)"
+        )
+    return str(cert), str(key or cert), str(authority)
 
 
 def _transport(value: object, source: str) -> str:

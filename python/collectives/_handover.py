@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import selectors
@@ -23,9 +24,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import _wire
-from ._loop import Acceptor, Loop
+from ._acceptor import Acceptor
+from ._loop import Loop
 from ._wire import Message, Task, WireError
 
+_log = logging.getLogger("collectives")
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _BATCH = 252  # descriptors in one message; Linux takes 253
 _BUSY_PAUSE = 0.01  # seconds before another attempt when the other side's backlog is full
@@ -144,7 +147,9 @@ class Exchanger:
             elif isinstance(error, ConnectionRefusedError):
                 self.reasons[peer] = "its Unix socket is not in this network namespace"
             else:
+                # Not another host, so the slower way is worth a word.
                 self.reasons[peer] = str(error)
+                _log.warning("no shared memory between ranks %d and %d: %s", peer, self.rank, error)
 
         self.loop.start(sock, self._greet_connecting(sock, peer, name), ended)
 

@@ -1,23 +1,27 @@
-"""Drives many tasks of `_wire` at once, in one thread, and accepts connections of which some may be a stranger's."""
+"""Drives many tasks of `_wire` at once, in one thread."""
 
 from __future__ import annotations
 
 import errno
 import heapq
 import itertools
-import logging
-import resource
 import selectors
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ._wire import Deadline, Task, WireError
 
-_log = logging.getLogger("collectives")
 _ACCEPT_PAUSE = 0.1  # seconds without accepting when the process is out of descriptors
 _ACCEPT_PATIENCE = 20  # such pauses in a row until it is an error
+
+
+class Timer:
+    """A callback that is due at some time, unless it is forgotten before."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
 
 
 class _Job:
@@ -26,6 +30,7 @@ class _Job:
         self.task = task
         self.done = done
         self.event = 0
+        self.timer: Timer | None = None
 
 
 class Loop:
@@ -33,7 +38,8 @@ class Loop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._forgotten = 0
         self._numbers = itertools.count()
         self._jobs: dict[socket.socket, _Job] = {}
         self._starved = 0
@@ -53,7 +59,7 @@ class Loop:
         job = _Job(sock, task, done)
         self._jobs[sock] = job
         if limit is not None:
-            self.later(limit, lambda: self._expire(job, limit))
+            job.timer = self.later(limit, lambda: self._expire(job, limit))
         self._step(job)
 
     def cancel(self, sock: socket.socket) -> None:
@@ -63,6 +69,8 @@ class Loop:
             if job.event:
                 self._selector.unregister(sock)
             job.task.close()
+            if job.timer is not None:
+                self.forget(job.timer)
 
     def listen(self, sock: socket.socket, accepted: Callable[[socket.socket, Any], None]) -> None:
         """Calls `accepted(connection, address)` for every connection to `sock`."""
@@ -74,9 +82,25 @@ class Loop:
         if self._listeners.pop(sock, None) is not None and sock in self._selector.get_map():
             self._selector.unregister(sock)
 
-    def later(self, seconds: float, callback: Callable[[], None]) -> None:
+    def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Calls `callback` after `seconds`."""
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), callback))
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), timer))
+        return timer
+
+    def forget(self, timer: Timer) -> None:
+        """Makes that the callback of `timer` is not called, if it was not yet, and keeps nothing of it for long.
+
+        Thousands of strangers may come within the time that one of them is given.
+        """
+        if timer.callback is None:
+            return
+        timer.callback = None
+        self._forgotten += 1
+        if self._forgotten > 64 and 2 * self._forgotten > len(self._timers):
+            self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._forgotten = 0
 
     def run(self, finished: Callable[[], bool], deadline: Deadline) -> bool:
         """Drives everything until `finished()`; False when the deadline came first."""
@@ -94,7 +118,12 @@ class Loop:
                 elif sock in self._jobs:
                     self._step(self._jobs[sock])
             while self._timers and self._timers[0][0] <= time.monotonic():
-                heapq.heappop(self._timers)[2]()
+                timer = heapq.heappop(self._timers)[2]
+                callback, timer.callback = timer.callback, None
+                if callback is None:
+                    self._forgotten -= 1
+                else:
+                    callback()
         return True
 
     def close(self) -> None:
@@ -153,77 +182,3 @@ class Loop:
     def _resume(self, sock: socket.socket) -> None:
         if sock in self._listeners:
             self._selector.register(sock, selectors.EVENT_READ)
-
-
-class Acceptor:
-    """Accepts on some listeners, lets each connection prove itself, and refuses the rest without being held up.
-
-    At most `capacity` connections are pending; a further one drops the oldest, which is never an honest one unless more
-    than `capacity` connections arrive within one round trip. A dropped rank tries again.
-
-    Attributes:
-        refused: number of connections that were refused.
-        last_refusal: address and reason of the last one, ``""`` if there was none.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        listeners: Sequence[socket.socket],
-        greet: Callable[[socket.socket], Task[Any]],
-        accepted: Callable[[socket.socket, Any], None],
-        *,
-        what: str,
-        capacity: int = 256,
-        limit: float | None = 10.0,
-    ) -> None:
-        self.refused = 0
-        self.last_refusal = ""
-        self._loop = loop
-        self._listeners = list(listeners)
-        self._greet = greet
-        self._accepted = accepted
-        self._what = what
-        # Strangers may take a part of the descriptors of this process, not all of them.
-        limit_of_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._capacity = capacity if limit_of_files < 0 else max(8, min(capacity, limit_of_files // 4))
-        self._limit = limit
-        self._pending: dict[socket.socket, Any] = {}
-        for sock in self._listeners:
-            loop.listen(sock, self._incoming)
-
-    def close(self) -> None:
-        """Closes the listeners and the connections that are pending."""
-        for sock in self._listeners:
-            self._loop.unlisten(sock)
-            sock.close()
-        for sock in list(self._pending):
-            self._loop.cancel(sock)
-            sock.close()
-        self._pending.clear()
-
-    def _incoming(self, sock: socket.socket, address: Any) -> None:
-        while len(self._pending) >= self._capacity:
-            oldest = next(iter(self._pending))
-            self._loop.cancel(oldest)
-            self._refuse(oldest, "dropped, too many connections were pending")
-        self._pending[sock] = address
-        self._loop.start(sock, self._greet(sock), lambda result, error: self._settled(sock, result, error), self._limit)
-
-    def _settled(self, sock: socket.socket, result: Any, error: Exception | None) -> None:
-        if error is not None:
-            self._refuse(sock, str(error))
-            return
-        del self._pending[sock]
-        self._accepted(sock, result)
-
-    def _refuse(self, sock: socket.socket, reason: str) -> None:
-        address = self._pending.pop(sock)
-        sock.close()
-        self.refused += 1
-        peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local process"
-        self.last_refusal = f"{peer}: {reason}"
-        if self.refused == 1:
-            _log.warning(
-                "refused a connection to the %s from %s; further ones are only counted", self._what, self.last_refusal
-            )

@@ -1,40 +1,65 @@
 """TCP data connections between the pairs of ranks that do not share memory.
 
 Of each pair the lower rank accepts and the higher connects. The accepting side offers all addresses at which it may be
-reached; the connecting side tries them one after the other, starting the next when one fails or takes long (as RFC
-8305, "happy eyeballs", does), and keeps the first that is authenticated. Whether an address is the right one (the
-bridge of a container runtime has the same address on every machine) is decided by the proof, which names the ranks.
+reached, or those of the interfaces that it was told to use; the connecting side tries them in a race (`_race`) and
+keeps the first that is authenticated. Whether an address is the right one (the bridge of a container runtime has the
+same address on every machine) is decided by the proof, which names the ranks.
+
+A loopback address is never offered to, nor taken from, a rank of another host. A link-local address of IPv6 is offered
+without its scope, which means nothing elsewhere, and tried over each interface of the connecting side that has one.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from . import _sockets, _wire
+from ._acceptor import Acceptor
 from ._environment import format_address
-from ._loop import Acceptor, Loop
-from ._wire import Message, Task, WireError
+from ._interfaces import Interface, choose, interfaces, is_link_local
+from ._loop import Loop
+from ._race import Race, Target
+from ._wire import Message, Task
 
 Address = tuple[str, int]
 
-_STAGGER = 0.25  # seconds until the next address is tried beside the one before
-_RETRY_FIRST, _RETRY_LAST = 0.05, 1.0  # seconds before all addresses are tried again
-_ATTEMPT = 10.0  # seconds for one attempt, so that an address that swallows packets is tried afresh
+_RETRY = (0.05, 1.0)  # seconds before all addresses are tried again: the first time, and at most
 
 
-@dataclass
-class _Race:
-    """The attempts to reach one peer."""
+@dataclass(frozen=True)
+class Reach:
+    """Where a rank may be reached, and over what it may reach others.
 
-    peer: int
-    addresses: list[Address]
-    next: int = 0
-    pause: float = _RETRY_FIRST
-    running: set[socket.socket] = field(default_factory=set)
-    failures: dict[Address, str] = field(default_factory=dict)
-    winner: socket.socket | None = None
+    Attributes:
+        loopback: all ranks are on this host and met over loopback, so loopback is all that is used.
+        local: the address by which this rank reached the rendezvous, which is known to work.
+        pattern: of interfaces, in NCCL's syntax; ``""`` for all.
+        shares: how many ranks of this process listen.
+    """
+
+    loopback: bool
+    local: str
+    pattern: str = ""
+    shares: int = 1
+
+    def offers(self) -> list[Interface]:
+        """The addresses to offer, the best first.
+
+        Link-local ones only when they were asked for, or when there is nothing else: virtual interfaces have them too,
+        the same ones on many machines.
+
+        Raises:
+            ValueError: the pattern picks no interface.
+        """
+        found = choose(self.pattern, interfaces())
+        plain = [entry for entry in found if not entry.link_local]
+        if self.pattern or not plain or is_link_local(self.local):
+            plain += [entry for entry in found if entry.link_local]
+        local = self.local.partition("%")[0]
+        return sorted(plain, key=lambda entry: entry.address != local)
 
 
 class Mesh:
@@ -45,15 +70,15 @@ class Mesh:
         offered: the addresses at which this rank accepts.
     """
 
-    def __init__(
-        self, loop: Loop, rank: int, job: str, token: bytes, *, accept: Collection[int], loopback: bool, local: str
-    ) -> None:
+    def __init__(self, loop: Loop, rank: int, job: str, token: bytes, *, accept: Collection[int], reach: Reach) -> None:
         """Listens, if there are ranks to accept.
 
         Args:
             accept: the higher ranks that will connect to this one.
-            loopback: listen on loopback addresses only, instead of on all but loopback addresses.
-            local: the address by which this rank reached the rendezvous; offered first, for it is known to work.
+            reach: where this rank listens and what it offers.
+
+        Raises:
+            ValueError: there is no interface of those that were asked for.
         """
         self.connections: dict[int, socket.socket] = {}
         self.offered: list[Address] = []
@@ -61,12 +86,20 @@ class Mesh:
         self._rank = rank
         self._job = job
         self._token = token
+        self._reach = reach
         self._accept = set(accept)
-        self._races: dict[int, _Race] = {}
+        self._races: dict[int, Race] = {}
+        self._targets: dict[int, list[Target]] = {}
         self._acceptor: Acceptor | None = None
+        usable = [] if reach.loopback else reach.offers()
         if not self._accept:
             return
-        listeners = _sockets.listen_on_loopback() if loopback else _sockets.listen_anywhere(0)
+        if reach.loopback:
+            listeners = _sockets.listen_on_loopback()
+        elif reach.pattern:
+            listeners = _sockets.listen_on_interfaces(usable)
+        else:
+            listeners = _sockets.listen_anywhere(0)
         self._acceptor = Acceptor(
             loop,
             listeners,
@@ -74,36 +107,79 @@ class Mesh:
             self._accepted,
             what="data port",
             capacity=max(256, 2 * len(self._accept)),
+            shares=reach.shares,
         )
-        ports = {sock.family: sock.getsockname()[1] for sock in listeners}
-        if loopback:
-            hosts = [str(sock.getsockname()[0]) for sock in listeners]
+        if reach.loopback or reach.pattern:
+            self.offered = [(str(sock.getsockname()[0]).partition("%")[0], sock.getsockname()[1]) for sock in listeners]
         else:
-            hosts = list(dict.fromkeys([local, *(address for _, address in _sockets.interface_addresses())]))
-        families = [(host, socket.AF_INET6 if ":" in host else socket.AF_INET) for host in hosts]
-        self.offered = [(host, ports[family]) for host, family in families if family in ports and "%" not in host]
+            ports = {sock.family: sock.getsockname()[1] for sock in listeners}
+            hosts = [entry.address for entry in usable]
+            if reach.local.partition("%")[0] not in hosts and not _wire.is_loopback(reach.local):
+                hosts.insert(0, reach.local.partition("%")[0])
+            families = [(host, socket.AF_INET6 if ":" in host else socket.AF_INET) for host in dict.fromkeys(hosts)]
+            self.offered = [(host, ports[family]) for host, family in families if family in ports]
 
     def start(self, targets: Mapping[int, list[Address]]) -> None:
         """Connects to the given (lower) ranks at the addresses they offer."""
-        own = {address for _, address in _sockets.interface_addresses()}
+        found = interfaces()
+        own = {entry.address for entry in found}
+        usable = [] if self._reach.loopback else choose(self._reach.pattern, found)
+        links = [entry for entry in usable if entry.link_local]
         for peer, addresses in targets.items():
             # An address that is also one of this machine is tried last: it rarely leads to another one.
-            race = _Race(peer, sorted(addresses, key=lambda address: address[0] in own))
-            self._races[peer] = race
-            self._next(race)
+            ordered = sorted(addresses, key=lambda address: address[0] in own)
+            self._targets[peer] = [target for address in ordered for target in self._spell(address, links)]
+            self._races[peer] = self._race(peer)
+            self._races[peer].start()
+
+    def _race(self, peer: int) -> Race:
+        def won(sock: socket.socket) -> None:
+            self.connections[peer] = sock
+
+        return Race(
+            self._loop,
+            lambda: self._targets[peer],
+            lambda sock: self._greet_connecting(sock, peer),
+            won,
+            pauses=_RETRY,
+        )
+
+    def _spell(self, address: Address, links: Collection[Interface]) -> list[Target]:
+        """An address that was offered, for ``connect``: more than one where a scope is missing, or none."""
+        host, port = address
+        try:
+            version = ipaddress.ip_address(host).version
+        except ValueError:
+            return []  # a name, which nobody offers, would have to be looked up
+        if _wire.is_loopback(host) and not self._reach.loopback:
+            return []
+        if not is_link_local(host):
+            return [Target(socket.AF_INET if version == 4 else socket.AF_INET6, address, format_address(host, port))]
+        return [
+            Target(socket.AF_INET6, (host, port, 0, link.scope), format_address(f"{host}%{link.name}", port))
+            for link in {link.scope: link for link in links}.values()
+        ]
 
     def finished(self) -> bool:
         """Whether all connections are there."""
         return len(self.connections) == len(self._races) + len(self._accept)
+
+    def used(self) -> list[str]:
+        """The interfaces, with the own address, over which the connections go."""
+        names = {entry.address: entry.name for entry in interfaces()}
+        addresses = (str(sock.getsockname()[0]).partition("%")[0] for sock in self.connections.values())
+        return sorted({f"{names.get(address, 'loopback')} {address}" for address in addresses})
 
     def missing(self) -> str:
         """Which connections are not there, and why as far as it is known."""
         parts = []
         for peer, race in self._races.items():
             if peer not in self.connections:
-                tried = "; ".join(f"{format_address(*address)}: {why}" for address, why in race.failures.items())
-                offers = ", ".join(format_address(*address) for address in race.addresses)
-                parts.append(f"rank {peer} was not reached at {offers or 'any address, for it offers none'} ({tried})")
+                offers = ", ".join(target.shown for target in self._targets[peer])
+                if offers:
+                    parts.append(f"rank {peer} was not reached at {offers} ({race.describe()})")
+                else:
+                    parts.append(f"rank {peer} offers no address that leads from this host to it")
         waiting = sorted(self._accept - self.connections.keys())
         if waiting:
             offers = ", ".join(format_address(*address) for address in self.offered)
@@ -119,7 +195,7 @@ class Mesh:
         if self._acceptor is not None:
             self._acceptor.close()
         for race in self._races.values():
-            self._stop(race)
+            race.stop()
         for sock in self.connections.values():
             sock.close()
         self.connections.clear()
@@ -149,70 +225,6 @@ class Mesh:
 
     # The connecting side.
 
-    def _next(self, race: _Race) -> None:
-        """Tries the next address of a race, and the one after it a little later."""
-        if race.winner is not None or race.next >= len(race.addresses):
-            return
-        address = race.addresses[race.next]
-        race.next += 1
-        following = race.next
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            race.failures[address] = str(error)
-            self._failed(race)
-            return
-        sock.setblocking(False)
-        race.running.add(sock)
-
-        def ended(result: None, error: Exception | None) -> None:
-            race.running.discard(sock)
-            if error is None:
-                self._won(race, sock)
-                return
-            sock.close()
-            if race.winner is sock:
-                race.winner = None
-            race.failures[address] = str(error) or type(error).__name__
-            self._failed(race)
-
-        def stagger() -> None:
-            if race.next == following:
-                self._next(race)
-
-        self._loop.later(_STAGGER, stagger)
-        self._loop.start(sock, self._greet_connecting(sock, address, race), ended, _ATTEMPT)
-
-    def _greet_connecting(self, sock: socket.socket, address: Address, race: _Race) -> Task[None]:
-        yield from _wire.connect(sock, address)
-        if sock.getsockname() == sock.getpeername():
-            raise WireError("it connected to itself")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        hello = {"purpose": "data", "rank": self._rank, "to": race.peer, "job": self._job}
+    def _greet_connecting(self, sock: socket.socket, peer: int) -> Task[None]:
+        hello = {"purpose": "data", "rank": self._rank, "to": peer, "job": self._job}
         yield from _wire.authenticate_connecting(sock, self._token, hello)
-        if race.winner is not None:
-            raise WireError("another address was faster")
-        race.winner = sock
-        yield from _wire.send(sock, {"keep": True})
-
-    def _failed(self, race: _Race) -> None:
-        if race.next < len(race.addresses):
-            self._next(race)
-        elif not race.running and race.winner is None:
-            self._loop.later(race.pause, lambda: self._again(race))
-            race.pause = min(2 * race.pause, _RETRY_LAST)
-
-    def _again(self, race: _Race) -> None:
-        race.next = 0
-        self._next(race)
-
-    def _won(self, race: _Race, sock: socket.socket) -> None:
-        self.connections[race.peer] = sock
-        self._stop(race)
-
-    def _stop(self, race: _Race) -> None:
-        for sock in race.running:
-            self._loop.cancel(sock)
-            sock.close()
-        race.running.clear()

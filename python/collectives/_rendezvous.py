@@ -10,18 +10,22 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _wire, errors
+from ._acceptor import Acceptor
 from ._environment import Environment, format_address, library_version
-from ._loop import Acceptor
 from ._meeting import Rendezvous, ToldError, describe, name_ranks, read_all
+from ._race import Race, Target
 from ._sockets import rendezvous_listeners
-from ._wire import Deadline, Message, RefusedError, Task, WireError
+from ._wire import Deadline, Message, RefusedError, Task, UntrustedError, WireError
+
+if TYPE_CHECKING:
+    from ._tls import Tls
 
 __all__ = ["Rendezvous", "join"]
 
-_RETRY_FIRST, _RETRY_LAST = 0.01, 0.25  # seconds between attempts to reach rank 0
+_RETRY = (0.01, 0.25)  # seconds between attempts to reach rank 0: the first, and at most
 _FAREWELL = 1.0  # seconds spent on telling others of a failure
 
 
@@ -30,16 +34,17 @@ def join(environment: Environment, deadline: Deadline) -> Rendezvous:
 
     Raises:
         DeadlineError: nobody answered, or (on every rank that is there) some ranks did not come.
-        MismatchError: ranks differ in token, size, version, or two have the same number.
+        MismatchError: ranks differ in token, size, version or TLS, or two have the same number.
         PeerError: a rank came and failed.
-        ValueError: the address is not loopback and there is no token; or rank 0 cannot listen on it.
+        ValueError: the address is not loopback and there is no token; or rank 0 cannot listen on it; or a file for TLS
+            cannot be used.
     """
     if environment.size == 1:
         alone = Rendezvous(environment, deadline)
         alone.job = secrets.token_hex(16)
         return alone
     kind = _Hub if environment.rank == 0 else _Spoke
-    meeting = kind(environment, deadline)
+    meeting = kind(environment, deadline, _load_tls(environment))
     try:
         meeting.gather()
     except BaseException as error:
@@ -48,11 +53,20 @@ def join(environment: Environment, deadline: Deadline) -> Rendezvous:
     return meeting
 
 
+def _load_tls(environment: Environment) -> Tls | None:
+    if environment.tls is None:
+        return None
+    from ._tls import Tls  # and with it OpenSSL, which most jobs do without
+
+    return Tls(environment.tls)
+
+
 class _Hub(Rendezvous):
     """Rank 0."""
 
-    def __init__(self, environment: Environment, deadline: Deadline) -> None:
+    def __init__(self, environment: Environment, deadline: Deadline, tls: Tls | None) -> None:
         super().__init__(environment, deadline)
+        self._tls = tls
         assert environment.rendezvous is not None
         self.address = format_address(*environment.rendezvous)
         self.job = secrets.token_hex(16)
@@ -67,10 +81,11 @@ class _Hub(Rendezvous):
         self._acceptor = Acceptor(
             self.loop,
             listeners,
-            lambda sock: _wire.authenticate_listening(sock, self.environment.token, self._check),
+            self._greet,
             self._joined,
             what="rendezvous",
             capacity=max(256, 2 * self.size),
+            wrap=None if self._tls is None else self._tls.wrap_listening,
         )
         if not self.loop.run(lambda: len(self._members) == self.size - 1, self.deadline):
             missing = [rank for rank in range(1, self.size) if rank not in self._members]
@@ -84,9 +99,10 @@ class _Hub(Rendezvous):
                 rank=0,
                 peer=missing[0],
             )
-        for sock in self._members.values():
-            self.local_address = sock.getsockname()[0]
-            self.loopback = self.loopback and _wire.is_loopback(self.local_address)
+        addresses = [str(sock.getsockname()[0]) for sock in self._members.values()]
+        beyond = [address for address in addresses if not _wire.is_loopback(address)]
+        self.loopback = not beyond
+        self.local_address = (beyond or addresses)[0]
         self._tell({"job": self.job, "loopback": self.loopback})
 
     def exchange(self, value: Any, what: str = "values") -> list[Any]:
@@ -116,6 +132,13 @@ class _Hub(Rendezvous):
         for sock in self._members.values():
             sock.close()
         self._members.clear()
+
+    def _greet(self, sock: socket.socket) -> Task[Message]:
+        binding = b"" if self._tls is None else (yield from self._tls.accept(sock))
+        hello = yield from _wire.authenticate_listening(sock, self.environment.token, self._check, binding)
+        # The rank may have reached us by several addresses; it says which connection it keeps.
+        yield from _wire.receive(sock, _wire.STRANGER_LIMIT)
+        return hello
 
     def _check(self, hello: Message) -> str | None:
         if hello.get("purpose") != "rendezvous":
@@ -175,8 +198,9 @@ class _Hub(Rendezvous):
 class _Spoke(Rendezvous):
     """Any rank but 0."""
 
-    def __init__(self, environment: Environment, deadline: Deadline) -> None:
+    def __init__(self, environment: Environment, deadline: Deadline, tls: Tls | None) -> None:
         super().__init__(environment, deadline)
+        self._tls = tls
         assert environment.rendezvous is not None
         self.host, self.port = environment.rendezvous
         self.address = format_address(self.host, self.port)
@@ -256,45 +280,39 @@ class _Spoke(Rendezvous):
         self._failure = failure  # what came before it is still good: after the last round rank 0 just closes
 
     def _connect(self) -> socket.socket:
-        """Tries until rank 0 answers. A connection that ends before it is authenticated counts as no answer."""
-        pause, reason = _RETRY_FIRST, "no attempt was made"
-        while self.deadline.remaining() > 0:
-            try:
-                addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            except socket.gaierror as error:
-                addresses, reason = [], f"the name does not resolve: {error.strerror}"
-            for family, kind, protocol, _, address in addresses:
-                _wire.require_token(self.environment.token, str(address[0]))
-                sock = socket.socket(family, kind, protocol)
-                try:
-                    sock.setblocking(False)
-                    _wire.run(self._greet(sock, address), sock, self.deadline)
-                    return sock
-                except RefusedError as error:
-                    sock.close()
-                    raise self._refusal(error) from None
-                except (WireError, OSError) as error:
-                    sock.close()
-                    reason = str(error) or type(error).__name__
-                except BaseException:
-                    sock.close()
-                    raise
-            self.loop.run(lambda: False, Deadline(min(pause, self.deadline.remaining())))
-            pause = min(2 * pause, _RETRY_LAST)
+        """Tries all addresses of rank 0 until one answers."""
+        wrap = None if self._tls is None else self._tls.wrap_connecting
+        race = Race(
+            self.loop, self._find, self._greet, lambda _: None, pauses=_RETRY, wrap=wrap, refused=self._raise_refusal
+        )
+        try:
+            race.start()
+            self.loop.run(lambda: race.winner is not None, self.deadline)
+        finally:
+            race.stop()
+        if race.winner is not None:
+            return race.winner
+        here = ", which leads to this very machine on every host" if self._on_loopback() else ""
         raise errors.DeadlineError(
-            f"nobody answered at the rendezvous {self.address} within {self.deadline.seconds:g} s (last attempt: "
-            f"{reason}). Check that rank 0 runs, that COLLECTIVES_RENDEZVOUS is its address and that no firewall is "
-            "between, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+            f"nobody answered at the rendezvous {self.address}{here} within {self.deadline.seconds:g} s "
+            f"({race.describe() or 'no attempt was made'}). Check that rank 0 runs, that COLLECTIVES_RENDEZVOUS is its "
+            "address and that no firewall is between, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
             rank=self.rank,
             peer=0,
         )
 
-    def _greet(self, sock: socket.socket, address: Any) -> Task[None]:
-        yield from _wire.connect(sock, address)
-        if sock.getsockname() == sock.getpeername():
-            # With nobody listening, the kernel may give the very port that is wanted to this end of the connection.
-            raise WireError("it connected to itself")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _on_loopback(self) -> bool:
+        return self.host == "localhost" or _wire.is_loopback(self.host)
+
+    def _find(self) -> list[Target]:
+        targets = []
+        for family, _, _, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+            _wire.require_token(self.environment.token, str(address[0]))
+            targets.append(Target(family, address, format_address(str(address[0]), self.port)))
+        return targets
+
+    def _greet(self, sock: socket.socket) -> Task[None]:
+        binding = b"" if self._tls is None else (yield from self._tls.connect(sock))
         hello = {
             "purpose": "rendezvous",
             "rank": self.rank,
@@ -304,14 +322,17 @@ class _Spoke(Rendezvous):
             "instance": self._instance,
             "patience": self.deadline.remaining(),
         }
-        yield from _wire.authenticate_connecting(sock, self.environment.token, hello)
+        yield from _wire.authenticate_connecting(sock, self.environment.token, hello, binding)
 
-    def _refusal(self, error: RefusedError) -> errors.CollectivesError:
+    def _raise_refusal(self, error: RefusedError) -> None:
         if error.reason == "token":
             text = (
                 f"rank {self.rank} and rank 0 at {self.address} have different tokens: start every rank of a job with "
-                "the same COLLECTIVES_TOKEN (and give each job a rendezvous address of its own)"
+                "the same COLLECTIVES_TOKEN or COLLECTIVES_TOKEN_FILE, and give each job a rendezvous address of its "
+                "own"
             )
+        elif isinstance(error, UntrustedError):
+            text = f"rank {self.rank} cannot speak to rank 0 at {self.address}: {error}"
         else:
             text = f"rank 0 at {self.address} refused rank {self.rank}: {error}"
-        return errors.MismatchError(text, rank=self.rank, peer=0)
+        raise errors.MismatchError(text, rank=self.rank, peer=0)

@@ -1,37 +1,34 @@
-"""Listening sockets, and the addresses of this machine."""
+"""Listening sockets."""
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
-import fcntl
 import ipaddress
 import os
 import socket
-import struct
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from . import _wire
 from ._environment import Environment, format_address
+from ._interfaces import Interface
 from ._wire import Deadline
 
 _BACKLOG = 4096  # the kernel lowers it to net.core.somaxconn
 _BIND_PATIENCE = 2.0  # seconds during which a port that is taken is tried again
-_SIOCGIFCONF = 0x8912
 
 
-def listen_on(family: int, host: str, port: int) -> socket.socket:
-    """A non-blocking socket that listens on one numeric address. Raises ``OSError``."""
+def listen_on(family: int, address: Any) -> socket.socket:
+    """A non-blocking socket that listens on one numeric address, given as for ``bind``. Raises ``OSError``."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             # One socket for one family: otherwise an IPv4 peer shows up under a mapped address.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind((host, port))
+        sock.bind(address)
         sock.listen(_BACKLOG)
         sock.setblocking(False)
     except BaseException:
@@ -42,20 +39,29 @@ def listen_on(family: int, host: str, port: int) -> socket.socket:
 
 def listen_anywhere(port: int) -> list[socket.socket]:
     """Listens on all addresses of both families, as far as there are any. Raises ``OSError`` when there is none."""
-    return _listen_on_all([(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")], port)  # noqa: S104 (needs a token)
+    return _listen_on_all([(socket.AF_INET, ("0.0.0.0", port)), (socket.AF_INET6, ("::", port))])  # noqa: S104 (needs a token)
 
 
 def listen_on_loopback() -> list[socket.socket]:
     """Listens on the loopback addresses of both families, each with a port of its own."""
-    return _listen_on_all([(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], 0)
+    return _listen_on_all([(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0))])
 
 
-def _listen_on_all(places: list[tuple[socket.AddressFamily, str]], port: int) -> list[socket.socket]:
+def listen_on_interfaces(chosen: Sequence[Interface]) -> list[socket.socket]:
+    """Listens on the addresses of some interfaces, each with a port of its own, as far as they can be bound."""
+    sockets = []
+    for entry in chosen:
+        with contextlib.suppress(OSError):  # it went down just now
+            sockets.append(listen_on(socket.AF_INET6 if ":" in entry.address else socket.AF_INET, entry.sockaddr(0)))
+    return sockets
+
+
+def _listen_on_all(places: list[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     failure: OSError | None = None
-    for family, host in places:
+    for family, address in places:
         try:
-            sockets.append(listen_on(family, host, port))
+            sockets.append(listen_on(family, address))
         except OSError as error:
             # A machine without IPv6 (or without IPv4) is usual; a port that is taken is not to be passed over.
             failure = error
@@ -80,17 +86,16 @@ def listen_at(host: str, port: int, token: bytes) -> list[socket.socket]:
         OSError: it cannot be bound.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses: list[tuple[socket.AddressFamily, str]] = list(
-        dict.fromkeys((entry[0], str(entry[4][0])) for entry in found)
-    )
+    # Whole addresses, for a link-local one is nothing without its scope.
+    addresses: list[tuple[socket.AddressFamily, Any]] = list(dict.fromkeys((entry[0], entry[4]) for entry in found))
     for _, address in addresses:
-        _wire.require_token(token, address)
+        _wire.require_token(token, str(address[0]))
     literal = _is_literal(host) or host == "localhost" or host.endswith(".localhost")
-    if not literal and any(_wire.is_loopback(address) for _, address in addresses):
+    if not literal and any(_wire.is_loopback(str(address[0])) for _, address in addresses):
         _wire.require_token(token, host)
         return listen_anywhere(port)
     try:
-        return _listen_on_all(addresses, port)
+        return _listen_on_all(addresses)
     except OSError as error:
         if literal or error.errno != errno.EADDRNOTAVAIL:
             raise
@@ -157,37 +162,3 @@ def _is_literal(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def interface_addresses() -> list[tuple[str, str]]:
-    """(interface, address) of all interfaces that are up, IPv4 first, without loopback and link-local addresses."""
-    found = [*_ipv4_addresses(), *_ipv6_addresses()]
-    usable = [(name, address) for name, address in found if not _wire.is_loopback(address)]
-    return [(name, address) for name, address in usable if not ipaddress.ip_address(address).is_link_local]
-
-
-def _ipv4_addresses() -> list[tuple[str, str]]:
-    """From ioctl(SIOCGIFCONF): an array of struct ifreq, a name of 16 bytes and a union with a sockaddr_in."""
-    entry = 16 + max(16, 8 + 2 * struct.calcsize("P"))  # sizeof(struct ifreq); its largest member is a struct ifmap
-    buffer = array.array("B", bytes(entry * 1024))
-    request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            reply = fcntl.ioctl(sock, _SIOCGIFCONF, request)
-    except OSError:
-        return []  # no IPv4 in this kernel
-    data = buffer.tobytes()
-    result = []
-    for start in range(0, struct.unpack("iP", reply)[0], entry):
-        name = data[start : start + 16].partition(b"\0")[0].decode(errors="replace")
-        result.append((name, socket.inet_ntoa(data[start + 20 : start + 24])))
-    return result
-
-
-def _ipv6_addresses() -> list[tuple[str, str]]:
-    result = []
-    with contextlib.suppress(OSError):  # no IPv6 in this kernel
-        for line in Path("/proc/net/if_inet6").read_text().splitlines():
-            digits, _, _, _, _, name = line.split()
-            result.append((name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))))
-    return result

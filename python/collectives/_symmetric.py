@@ -60,6 +60,8 @@ class Heap:
         if self._bytes == 0 or nbytes == 0 or communicator.local_size != communicator.size:
             return np.empty(dimensions, dtype)
         offset = self._find(nbytes)
+        if _core._memory_is_counted():
+            self._reserve(communicator, offset, nbytes)
         _core._use_heap(communicator, offset + nbytes)
         self._live.append((offset, nbytes))
         block = _Block(communicator, self._base + offset, math.prod(dimensions), dtype)
@@ -82,6 +84,20 @@ class Heap:
             communicator.all_reduce(freed, "min", name="empty")
             self._freed.difference_update(o for (o, _), gone in zip(self._live, freed, strict=True) if gone)
             self._live = [piece for piece, gone in zip(self._live, freed, strict=True) if not gone]
+
+    @staticmethod
+    def _reserve(communicator: Communicator, offset: int, nbytes: int) -> None:
+        """Makes sure that there is memory on all ranks, where touching an array would end the process otherwise."""
+        failure: OSError | None = None
+        try:
+            _core._reserve_heap(communicator, offset, nbytes)
+        except OSError as error:
+            failure = error
+        enough = np.array([failure is None])
+        communicator.all_reduce(enough, "min", name="empty")
+        if not enough[0]:
+            who = f"rank {communicator.rank}" if failure is not None else "another rank"
+            raise MemoryError(f"{who} has no memory for {nbytes} bytes of symmetric memory") from failure
 
     def _find(self, nbytes: int) -> int:
         """First fit: the lowest gap that is large enough."""

@@ -10,7 +10,8 @@ for the hand-over of memory, for data) begins with the same four messages; C con
 
 So each side knows that the other has the token and means this very connection: the token never travels, an old proof
 fits no new nonce, and a proof cannot be sent back as one's own because the role is part of it. C proves first, so that
-a stranger who connects learns nothing that he could test guesses against.
+a stranger who connects learns nothing that he could test guesses against. Where TLS is below (`_tls`), the proofs cover
+the certificates of both sides too, so nobody in between can pass them on.
 
 All functions that wait are generators ("tasks") over non-blocking sockets which yield the event they wait for. `run`
 drives one of them alone; `_loop.Loop` drives many.
@@ -18,6 +19,7 @@ drives one of them alone; `_loop.Loop` drives many.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import hmac
@@ -37,7 +39,7 @@ T = TypeVar("T")
 Task = Generator[int, None, T]
 Message = dict[str, Any]
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = b"CLV1"
 STRANGER_LIMIT = 4096  # bytes of one message before the sender is authenticated
 MEMBER_LIMIT = 64 << 20  # bytes of one message afterwards
@@ -58,6 +60,17 @@ class RefusedError(WireError):
     def __init__(self, reason: str) -> None:
         super().__init__("the tokens differ" if reason == "token" else reason)
         self.reason = reason
+
+
+class SpeaksTlsError(WireError):
+    """The other side speaks TLS, and this side was not told to."""
+
+    def __init__(self) -> None:
+        super().__init__("it speaks TLS, and COLLECTIVES_TLS_CERT is not set on this side")
+
+
+class UntrustedError(RefusedError):
+    """TLS failed for good: one side does not accept the certificate of the other, or only one of them speaks TLS."""
 
 
 class Deadline:
@@ -125,8 +138,8 @@ def send_bytes(sock: socket.socket, data: bytes) -> Task[None]:
     while view:
         try:
             view = view[sock.send(view, socket.MSG_NOSIGNAL) :]
-        except BlockingIOError:
-            yield selectors.EVENT_WRITE
+        except BlockingIOError as blocked:
+            yield getattr(blocked, "event", selectors.EVENT_WRITE)
 
 
 def send(sock: socket.socket, message: Message) -> Task[None]:
@@ -141,8 +154,8 @@ def receive_bytes(sock: socket.socket, count: int) -> Task[bytes]:
         try:
             # In pieces, so that memory is only taken for what was really sent.
             piece = sock.recv(min(count - len(data), 1 << 16))
-        except BlockingIOError:
-            yield selectors.EVENT_READ
+        except BlockingIOError as blocked:
+            yield getattr(blocked, "event", selectors.EVENT_READ)  # TLS may have to write first
             continue
         if not piece:
             raise EndedError("the connection was closed by the other side")
@@ -154,6 +167,8 @@ def receive_payload(sock: socket.socket, limit: int) -> Task[bytes]:
     """Receives one message of at most `limit` bytes and returns it undecoded."""
     magic, length = _HEADER.unpack((yield from receive_bytes(sock, _HEADER.size)))
     if magic != MAGIC:
+        if _is_tls(magic):
+            raise SpeaksTlsError
         raise WireError(f"it begins with {magic!r}, which is not this protocol")
     if length > limit:
         raise WireError(f"a message of {length} bytes, more than the {limit} that are accepted here")
@@ -165,42 +180,54 @@ def receive(sock: socket.socket, limit: int = MEMBER_LIMIT) -> Task[Message]:
     return decode((yield from receive_payload(sock, limit)))
 
 
-def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message) -> Task[None]:
+def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message, binding: bytes = b"") -> Task[None]:
     """The part of the side that connects.
 
     Args:
         hello: ``purpose`` (str), ``rank`` (own), ``to`` (the rank one means to reach), and whatever the purpose adds;
             all of it is bound into the proofs.
+        binding: what else both sides know of this connection, for the proofs.
 
     Raises:
         RefusedError, WireError, OSError: the connection is not to be used.
     """
     opening = encode({**hello, "protocol": PROTOCOL, "nonce": secrets.token_hex(32)})
     yield from send_bytes(sock, opening)
-    challenge = yield from receive_payload(sock, STRANGER_LIMIT)
+    try:
+        challenge = yield from receive_payload(sock, STRANGER_LIMIT)
+    except SpeaksTlsError as error:
+        raise UntrustedError(str(error)) from None
     answer = decode(challenge)
     if "refused" in answer:
         raise RefusedError(str(answer["refused"]))
     if not _is_nonce(answer.get("nonce")):
         raise WireError("a challenge without a nonce")
-    yield from send(sock, {"proof": _proof(token, "connecting", opening[_HEADER.size :], challenge)})
+    yield from send(sock, {"proof": _proof(token, "connecting", opening[_HEADER.size :], challenge, binding)})
     answer = yield from receive(sock, STRANGER_LIMIT)
     if "refused" in answer:
         raise RefusedError(str(answer["refused"]))
-    if not _same(answer.get("proof"), _proof(token, "listening", opening[_HEADER.size :], challenge)):
+    if not _same(answer.get("proof"), _proof(token, "listening", opening[_HEADER.size :], challenge, binding)):
         raise RefusedError("token")
 
 
-def authenticate_listening(sock: socket.socket, token: bytes, check: Callable[[Message], str | None]) -> Task[Message]:
+def authenticate_listening(
+    sock: socket.socket, token: bytes, check: Callable[[Message], str | None], binding: bytes = b""
+) -> Task[Message]:
     """The part of the side that listens; returns the other side's hello.
 
     Args:
         check: looks at the hello, still unproven, and returns why it must be refused, or ``None``.
+        binding: as for the other side.
 
     Raises:
         WireError, OSError: the connection is to be closed.
     """
-    opening = yield from receive_payload(sock, STRANGER_LIMIT)
+    try:
+        opening = yield from receive_payload(sock, STRANGER_LIMIT)
+    except SpeaksTlsError:
+        yield from send(sock, {"refused": "no TLS here"})  # what makes the other side say so
+        yield from _drain(sock)
+        raise
     hello = decode(opening)
     rank = hello.get("rank")
     if not isinstance(rank, int) or isinstance(rank, bool) or not _is_nonce(hello.get("nonce")):
@@ -214,10 +241,10 @@ def authenticate_listening(sock: socket.socket, token: bytes, check: Callable[[M
     challenge = encode({"nonce": secrets.token_hex(32)})
     yield from send_bytes(sock, challenge)
     answer = yield from receive(sock, STRANGER_LIMIT)
-    if not _same(answer.get("proof"), _proof(token, "connecting", opening, challenge[_HEADER.size :])):
+    if not _same(answer.get("proof"), _proof(token, "connecting", opening, challenge[_HEADER.size :], binding)):
         yield from send(sock, {"refused": "token"})
         raise WireError(f"it said to be rank {rank} but does not know the token")
-    yield from send(sock, {"proof": _proof(token, "listening", opening, challenge[_HEADER.size :])})
+    yield from send(sock, {"proof": _proof(token, "listening", opening, challenge[_HEADER.size :], binding)})
     return hello
 
 
@@ -225,8 +252,20 @@ def _is_nonce(value: object) -> bool:
     return isinstance(value, str) and len(value) == 64
 
 
-def _proof(token: bytes, role: str, hello: bytes, challenge: bytes) -> str:
-    text = b"".join(struct.pack(">I", len(part)) + part for part in (b"collectives", role.encode(), hello, challenge))
+def _is_tls(data: bytes) -> bool:
+    """Whether these bytes begin a record of TLS: an alert or a handshake, of version 3."""
+    return data[0] in (0x15, 0x16) and data[1] == 3
+
+
+def _drain(sock: socket.socket) -> Task[None]:
+    """Reads on to the end, as far as that is near: closing with bytes unread would take back what was sent last."""
+    with contextlib.suppress(WireError, OSError):
+        yield from receive_bytes(sock, STRANGER_LIMIT)
+
+
+def _proof(token: bytes, role: str, hello: bytes, challenge: bytes, binding: bytes = b"") -> str:
+    parts = (b"collectives", role.encode(), hello, challenge, binding)
+    text = b"".join(struct.pack(">I", len(part)) + part for part in parts)
     return hmac.new(token, text, hashlib.sha256).hexdigest()
 
 
@@ -249,5 +288,6 @@ def require_token(token: bytes, host: str) -> None:
     if not token and not is_loopback(host):
         raise ValueError(
             f"the rendezvous address {host} is not a loopback address, so anyone on the network could join the job: "
-            "set COLLECTIVES_TOKEN to the same random secret on every rank, e.g. the output of `openssl rand -hex 32`"
+            "set COLLECTIVES_TOKEN to the same random secret on every rank, e.g. the output of `openssl rand -hex 32`, "
+            "or COLLECTIVES_TOKEN_FILE to a file that has it"
         )

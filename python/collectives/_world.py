@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import resource
 import threading
 import weakref
-from typing import overload
+from typing import Any, overload
 
-from . import _bootstrap, _core, _leaving
+from . import _bootstrap, _core, _leaving, _recorder
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from .communicator import Communicator
 from .errors import CollectivesError
+from .launch import _torchrun
 
 DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
 WARN_AFTER = 60.0
@@ -62,9 +66,9 @@ def init(
 ) -> Communicator | list[Communicator]:
     """Joins the job of this process and returns its communicator, or one for each of its replicas.
 
-    Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on); when
-    nothing is said at all, the world is this process alone. A variable that begins with ``COLLECTIVES_`` and is unknown
-    gives a RuntimeWarning.
+    Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on). Where
+    nobody says which rank this is, torchrun may: its ranks meet by its own store. When nothing is said at all, the
+    world is this process alone. A variable that begins with ``COLLECTIVES_`` and is unknown gives a RuntimeWarning.
 
     With ``replicas=k`` this process has k ranks, each for one thread, and the replicas of all processes form one world.
     Its ranks are numbered host by host, within a host process by process, within a process by replica, so they are not
@@ -90,17 +94,15 @@ def init(
         ValueError, TypeError: an argument or variable is not acceptable.
     """
     warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
-    environment = read_environment(
-        rank=rank,
-        size=size,
-        rendezvous=rendezvous,
-        token=token,
-        transport=transport,
-        timeout=timeout,
-        replicas=replicas,
-    )
-    with _lock:
+    others: dict[str, Any] = {"token": token, "transport": transport, "timeout": timeout, "replicas": replicas}
+    _recorder.prepare()
+    with _lock, contextlib.ExitStack() as stack:
         _refuse_second_world()
+        job = _torchrun.find_job() if rank is None and size is None and rendezvous is None else None
+        if job is None:
+            environment = read_environment(rank=rank, size=size, rendezvous=rendezvous, **others)
+        else:
+            environment = stack.enter_context(_torchrun.meet(job, **others))
         options = _options(environment.timeout)
         count = environment.replicas or 1
         if environment.size == 1 and (count == 1 or environment.transport != "tcp"):
@@ -124,6 +126,7 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     Raises:
         CollectivesError: as ``init``.
     """
+    _recorder.prepare()
     options = _options(timeout)
     handles = _core.local_group(1, options) if environment.size == 1 else _connect(environment, options)
     communicator = Communicator(handles[0])
@@ -159,18 +162,29 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
     try:
         world = _bootstrap.connect(environment, provide)
         processes = [
-            (p.ranks, p.host_name, p.pid, p.memory_fds, p.doorbell_fds, p.control_fds, p.pid_fds)
+            (p.ranks, p.host_name, p.pid, p.memory_fds, p.doorbell_fds, p.control_fds, p.pid_fds, p.stack_place)
             for p in world.processes
         ]
         tcp = [[connections.get(rank, -1) for rank in range(len(world.host))] for connections in world.tcp_fds]
         return _core.connect(world.process, world.host, world.crowded, segments, doorbells, processes, tcp, options)
-    except BaseException:
+    except BaseException as error:
         if world is not None:
             world.close()
         for descriptor in (*segments, *doorbells):
             if descriptor >= 0:
                 os.close(descriptor)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise OSError(error.errno, _out_of_files(environment, error)) from error
         raise
+
+
+def _out_of_files(environment: Environment, error: OSError) -> str:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"rank {environment.rank} of {environment.size} ran out of file descriptors while the job started, of which it "
+        f"may have {limit} ({error.strerror or error}); it needs about four for each other rank. Raise the limit "
+        "(`ulimit -n`, LimitNOFILE= of systemd)"
+    )
 
 
 def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
@@ -185,6 +199,7 @@ def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
     """
     if n < 1:
         raise ValueError(f"n is {n}; a group has at least one rank")
+    _recorder.prepare()
     group = [Communicator(handle) for handle in _core.local_group(n, _options(timeout))]
     for communicator in group:
         _leaving.register(communicator)

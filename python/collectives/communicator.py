@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _groups, _messages, _objects, _parts, _shrink, _symmetric, _whole
+from . import _core, _groups, _messages, _objects, _parts, _recorder, _shrink, _symmetric, _whole
 from ._arguments import Array
 from ._layout import Counts
 from ._work import Work
@@ -103,6 +103,18 @@ class Communicator(_core.Communicator):
         Those of this communicator only. What went over TCP is counted when a collective is over.
         """
         return _core._bytes_by_transport(self)
+
+    def recorder(self) -> list[dict[str, Any]]:
+        """The last 1000 collectives and messages of this rank, the newest last, those of all its communicators.
+
+        Returns:
+            for each a dict: ``communicator`` (0 is the world), ``sequence``, ``collective``, ``op``, ``root``,
+            ``peer`` and ``tag`` (messages), ``dtype``, ``elements``, ``bytes``, ``tensors``, ``algorithm``, ``name``
+            (47 bytes of it at most), ``state`` (queued, active, done or failed), and ``posted``, ``started`` and
+            ``ended`` in seconds since 1970. What does not apply is ``None``; so are the last two times of a call that
+            was over at once.
+        """
+        return _recorder.entries(self)
 
     def all_gather(
         self,

@@ -29,6 +29,8 @@ class CollectivesError(Exception):
         sequence: its number among the collectives of the communicator, from 0.
         name: the caller's name of the tensor or of the call.
         age: seconds for which the collective had been pending.
+        host, pid: the machine and the process of ``peer``.
+        bytes_done: how much of the tensors this rank had behind it: copied, reduced, sent or received.
     """
 
     rank: int | None
@@ -37,6 +39,9 @@ class CollectivesError(Exception):
     sequence: int | None
     name: str | None
     age: float | None
+    host: str | None
+    pid: int | None
+    bytes_done: int | None
 
     def __init__(
         self,
@@ -48,6 +53,9 @@ class CollectivesError(Exception):
         sequence: int | None = None,
         name: str | None = None,
         age: float | None = None,
+        host: str | None = None,
+        pid: int | None = None,
+        bytes_done: int | None = None,
     ) -> None:
         # Only the message goes into `args`: an exception is pickled as its class, its args and its __dict__, so the
         # attributes travel without any code here.
@@ -58,6 +66,9 @@ class CollectivesError(Exception):
         self.sequence = sequence
         self.name = name
         self.age = age
+        self.host = host
+        self.pid = pid
+        self.bytes_done = bytes_done
 
 
 class MismatchError(CollectivesError):

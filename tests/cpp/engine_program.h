@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -28,9 +29,15 @@ struct Item {
   std::vector<Tensor> input;
   std::vector<Tensor> output;          // empty: in place
   std::vector<std::int64_t> expected;  // of every element of each result; empty where this rank gets none
+  std::vector<Span> heap;              // the input and the output, where they lie in symmetric memory
   std::shared_ptr<Work> work;
 
   void set_spans() {
+    if (!heap.empty()) {
+      call.input = {heap.front()};
+      call.output = {heap.back()};
+      return;
+    }
     for (Tensor& tensor : input) {
       call.input.push_back(span_of(tensor));
     }
@@ -39,12 +46,20 @@ struct Item {
     }
   }
 
+  // Before the call, when nobody else uses the slot any more.
+  void fill_heap() const {
+    if (!heap.empty()) {
+      std::memcpy(heap[0].data, input[0].data(), heap[0].bytes);
+    }
+  }
+
   // What is wrong with the results, or empty.
   std::string fault() const {
     const std::vector<Tensor>& results = output.empty() ? input : output;
     for (std::size_t t = 0; t < expected.size(); ++t) {
-      for (const std::int64_t value : results[t]) {
-        if (value != expected[t]) {
+      const auto* data = heap.empty() ? results[t].data() : reinterpret_cast<std::int64_t*>(heap.back().data);
+      for (std::size_t i = 0; i < results[t].size(); ++i) {
+        if (const std::int64_t value = data[i]; value != expected[t]) {
           return std::string(name(call.collective)) + " algorithm " + std::to_string(call.algorithm) + " tensor " +
                  std::to_string(t) + ": " + std::to_string(value) + " instead of " + std::to_string(expected[t]);
         }
@@ -56,7 +71,11 @@ struct Item {
 
 class Maker {
  public:
-  Maker(std::uint64_t seed, int rank, int size) : random_(seed), rank_(rank), size_(size) {}
+  // heap: the symmetric memory of this rank, or nullptr. Calls on it use one slot after the other.
+  Maker(std::uint64_t seed, const Topology& topology, std::byte* heap)
+      : random_(seed), topology_(topology), rank_(topology.rank), size_(topology.size), heap_(heap) {}
+
+  static constexpr int kHeapSlots = 21;
 
   int below(std::uint64_t n) { return static_cast<int>(random_() % n); }
 
@@ -76,17 +95,22 @@ class Maker {
       fill_parts(*item);
     } else {
       fill_whole(*item);
+      // Drawn on every rank, so that all have the same random numbers.
+      if (below(3) == 0 && heap_ != nullptr && item->input.size() == 1 && !item->input[0].empty()) {
+        move_to_heap(*item);
+      }
     }
     Problem problem;
+    problem.memory = item->heap.empty() ? MemoryKind::kPrivate : MemoryKind::kSymmetric;
     problem.collective = algorithm.collective;
     problem.dtype = DType::kInt64;
     problem.root = item->call.root;
     problem.counts = counts_of(item->call);
-    if (named && algorithm.unsupported(problem, one_host(rank_, size_)).empty()) {
+    if (named && algorithm.unsupported(problem, topology_).empty()) {
       item->call.algorithm = algorithm_id(algorithm);
     }
     item->set_spans();
-    if (item->output.empty() && !has_parts(algorithm.collective)) {
+    if (item->output.empty() && item->heap.empty() && !has_parts(algorithm.collective)) {
       item->call.output = item->call.input;
     }
     return item;
@@ -114,6 +138,15 @@ class Maker {
       } else if (kind == Collective::kAllReduce || rank_ == item.call.root) {
         item.expected.push_back(sum);
       }
+    }
+  }
+
+  void move_to_heap(Item& item) {
+    const int slot = symmetric_++ % kHeapSlots;
+    constexpr std::int64_t kHalf = (1 << 20) / kHeapSlots / 2 / 64 * 64;
+    const Span from = span_of(item.input[0]);
+    for (std::size_t i = 0; i <= item.output.size(); ++i) {
+      item.heap.push_back({heap_ + (2 * slot + static_cast<int>(i)) * kHalf, from.bytes});
     }
   }
 
@@ -208,8 +241,11 @@ class Maker {
   }
 
   std::mt19937_64 random_;
+  Topology topology_;
   int rank_;
   int size_;
+  std::byte* heap_;
+  int symmetric_ = 0;
 };
 
 }  // namespace engine_test

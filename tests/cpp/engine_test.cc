@@ -1,11 +1,16 @@
 // Stress test of the engine: ranks as threads over one mapping, so that ThreadSanitizer sees both sides of every flag.
 //
-// Every rank runs the same seeded program of messages, and of collectives over every registered algorithm, blocking and
-// in flight, and checks each result against what it can compute by itself. Usage: engine_test [seed] [calls]
+// Every rank runs the same seeded program of messages, and of collectives over every registered algorithm, in private
+// and in symmetric memory, blocking and in flight, and checks each result against what it can compute by itself. So for
+// ranks of one host, of several hosts, and of a host each. In the end all algorithms must have run. Usage: engine_test
+// [seed] [calls]
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +33,25 @@ void check(bool ok, const std::string& what) {
   }
 }
 
+// What has run: algorithms, and those that address the arrays of other ranks.
+std::mutex g_mutex;
+std::set<const Algorithm*> g_ran;
+std::set<const Algorithm*> g_ran_symmetric;
+
+void note(const Work& work) {
+  if (work.is_message()) {
+    return;
+  }
+  const Plan& plan = *work.plan;
+  const std::lock_guard guard(g_mutex);
+  g_ran.insert(plan.algorithm);
+  for (const Operand& operand : plan.schedule.operands) {
+    if (operand.region == Region::kPeerInput || operand.region == Region::kPeerOutput) {
+      g_ran_symmetric.insert(plan.algorithm);
+    }
+  }
+}
+
 void check_item(const Item& item, int rank) {
   if (const std::string fault = item.fault(); !fault.empty()) {
     check(false, "rank " + std::to_string(rank) + " " + fault);
@@ -36,7 +60,8 @@ void check_item(const Item& item, int rank) {
 
 void program(Communicator& communicator, std::uint64_t seed, int calls) {
   const int rank = communicator.rank();
-  Maker maker(seed, rank, communicator.size());
+  const bool symmetric = communicator.domain() != nullptr && communicator.topology().all_mapped();
+  Maker maker(seed, communicator.topology(), symmetric ? communicator.domain()->heap(rank) : nullptr);
   std::vector<std::unique_ptr<Item>> in_flight;
   for (int i = 0; i < calls; ++i) {
     auto item = maker.next();
@@ -44,6 +69,17 @@ void program(Communicator& communicator, std::uint64_t seed, int calls) {
     if (item == nullptr) {
       continue;
     }
+    const auto same_slot = [&](const auto& other) {
+      return !item->heap.empty() && !other->heap.empty() && item->heap[0].data == other->heap[0].data;
+    };
+    for (const auto& other : in_flight) {
+      if (same_slot(other)) {
+        communicator.wait(*other->work, -1);
+        check_item(*other, rank);
+      }
+    }
+    std::erase_if(in_flight, same_slot);
+    item->fill_heap();
     const bool message = item->call.collective == Collective::kMessage;
     if (kind == 0 && !message && item->input.size() <= 1 && item->output.size() <= 1) {
       std::shared_ptr<Work> work;
@@ -55,6 +91,7 @@ void program(Communicator& communicator, std::uint64_t seed, int calls) {
       continue;
     }
     item->work = message ? communicator.post_message(item->call, kind != 1) : communicator.post(item->call, kind != 1);
+    note(*item->work);
     if (kind == 1) {
       communicator.wait(*item->work, -1);
       check_item(*item, rank);
@@ -80,13 +117,16 @@ void program(Communicator& communicator, std::uint64_t seed, int calls) {
 int main(int argc, char** argv) {
   const std::uint64_t seed = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
   const int calls = argc > 2 ? std::atoi(argv[2]) : 400;
-  for (const int size : {1, 2, 3, 5}) {
+  const std::vector<std::vector<int>> worlds{{0},    {0, 0},    {0, 0, 0},    {0, 0, 0, 0, 0},
+                                             {0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 0, 0, 1}};
+  for (const std::vector<int>& host : worlds) {
+    const int size = static_cast<int>(host.size());
     for (const std::int64_t slot_bytes : {256, 128 << 10}) {
       Limits limits;
       limits.slot_bytes = slot_bytes;
       limits.segment_bytes = slot_bytes;
       limits.slots = slot_bytes == 256 ? 2 : 4;
-      const LocalWorld group(size, limits);
+      const LocalWorld group(limits, size > static_cast<int>(std::thread::hardware_concurrency()), host);
       std::vector<std::thread> threads;
       for (int r = 0; r < size; ++r) {
         threads.emplace_back([&, r] {
@@ -100,9 +140,16 @@ int main(int argc, char** argv) {
       for (std::thread& thread : threads) {
         thread.join();
       }
-      std::printf("%d ranks, slots of %lld bytes: %d failures\n", size, static_cast<long long>(slot_bytes),
+      std::printf("%d ranks on %d hosts, slots of %lld bytes: %d failures\n", size,
+                  *std::max_element(host.begin(), host.end()) + 1, static_cast<long long>(slot_bytes),
                   g_failures.load());
     }
   }
+  for (const Algorithm& algorithm : algorithms()) {
+    check(g_ran.contains(&algorithm),
+          std::string(name(algorithm.collective)) + " " + std::string(algorithm.name) + " has not run");
+  }
+  check(g_ran_symmetric.size() >= 2,
+        "only " + std::to_string(g_ran_symmetric.size()) + " algorithms have run straight on symmetric memory");
   return g_failures.load() == 0 ? 0 : 1;
 }

@@ -3,6 +3,7 @@
 
 #include "runtime/host_memory.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "runtime/arena.h"
@@ -49,6 +51,27 @@ void first_fit() {
   Arena none(0);
   CHECK(!none.allocate(1));
   CHECK(!arena.allocate(std::size_t{1} << 63));
+}
+
+// Reserving takes memory that is there, and where there is none it is an error, not a SIGBUS: behind the end of the
+// file stands for a system that has no more.
+void reserving() {
+  constexpr std::size_t kPage = Arena::kPage;
+  const Memory& memory = find_memory("memfd");
+  const int descriptor = memory.create(2 * kPage);
+  const Mapping mapping = memory.map(descriptor, 3 * kPage);
+  struct stat status{};
+  CHECK(fstat(descriptor, &status) == 0 && status.st_blocks == 0);
+  memory.reserve(mapping.data() + 100, 2 * kPage - 100);
+  CHECK(fstat(descriptor, &status) == 0 && status.st_blocks * 512 == 2 * kPage);
+  bool refused = false;
+  try {
+    memory.reserve(mapping.data(), 3 * kPage);
+  } catch (const std::system_error& error) {
+    refused = std::string(error.what()).find("overcommit") != std::string::npos;
+  }
+  CHECK(refused);
+  close(descriptor);
 }
 
 // Two ranks, each with its own mappings of both segments where the kind can be mapped twice.
@@ -95,8 +118,8 @@ void reuse(const std::string& kind) {
   const SegmentLayout layout(2, host.limits, 0);
   const std::size_t bytes = layout.total;
 
-  const auto a = mine.allocate(bytes, 5, nobody);
-  const auto b = theirs.allocate(bytes, 5, nobody);
+  const auto a = mine.allocate(bytes, bytes, 5, nobody);
+  const auto b = theirs.allocate(bytes, bytes, 5, nobody);
   CHECK(a && b);
   CHECK(theirs.is_segment(0, *a, bytes, 5) && mine.is_segment(1, *b, bytes, 5));
   CHECK(!theirs.is_segment(0, *a, bytes, 6));
@@ -112,11 +135,11 @@ void reuse(const std::string& kind) {
   CHECK(host.page(1, 0, *a).left.load() != 0);  // the other rank sees that it is gone
   // The other rank has not left yet, however much it has completed: it may still write there.
   host.page(1, 1, *b).completed.store(1000);
-  const auto c = mine.allocate(bytes, 6, nobody);
+  const auto c = mine.allocate(bytes, bytes, 6, nobody);
   CHECK(c && *c != *a);
   mine.free(*c);
   host.page(1, 1, *b).left.store(1);
-  const auto d = mine.allocate(bytes, 7, nobody);
+  const auto d = mine.allocate(bytes, bytes, 7, nobody);
   CHECK(d == a);
   // It is zero, for everybody, but for the mark of the new owner.
   for (int viewer = 0; viewer < 2; ++viewer) {
@@ -133,7 +156,7 @@ void reuse(const std::string& kind) {
     GroupSegment segment(host.ranks[0], *d);
     segment.share({{1, *b, 7}});  // which is marked 5
   }
-  const auto e = mine.allocate(bytes, 8, nobody);
+  const auto e = mine.allocate(bytes, bytes, 8, nobody);
   CHECK(e == d);
   host.page(1, 1, *b).left.store(0);
   host.page(1, 1, *b).communicator.store(8);
@@ -141,24 +164,24 @@ void reuse(const std::string& kind) {
     GroupSegment segment(host.ranks[0], *e);
     segment.share({{1, *b, 8}});
   }
-  const auto f = mine.allocate(bytes, 9, nobody);
+  const auto f = mine.allocate(bytes, bytes, 9, nobody);
   CHECK(f && *f != *e);
-  CHECK(mine.allocate(bytes, 10, [](int rank) { return rank == 1; }) == e);
+  CHECK(mine.allocate(bytes, bytes, 10, [](int rank) { return rank == 1; }) == e);
 
   // Broken off before the others could say where theirs is: they may write there for ever.
   {
     const GroupSegment segment(host.ranks[0], *f);
   }
   CHECK(host.page(1, 0, *f).left.load() != 0);
-  const auto g = mine.allocate(bytes, 11, nobody);
+  const auto g = mine.allocate(bytes, bytes, 11, nobody);
   CHECK(g && *g != *f);
   // Broken off by all.
   {
     GroupSegment segment(host.ranks[0], *g);
     segment.cancel();
   }
-  CHECK(mine.allocate(bytes, 12, nobody) == g);
-  CHECK(!mine.allocate(host.layout.arena_bytes, 13, nobody));
+  CHECK(mine.allocate(bytes, bytes, 12, nobody) == g);
+  CHECK(!mine.allocate(host.layout.arena_bytes, bytes, 13, nobody));
   std::printf("ok %s\n", kind.c_str());
 }
 
@@ -166,6 +189,7 @@ void reuse(const std::string& kind) {
 
 int main() {
   first_fit();
+  reserving();
   reuse("memfd");
   reuse("host");
   return 0;

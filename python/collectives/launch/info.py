@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._environment import library_version, unknown_variables, variables_set
-from .._sockets import interface_addresses
+from .._interfaces import interface_addresses
 
 _FRAMEWORKS = {  # module: names of its distributions
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm"),

@@ -1,17 +1,15 @@
 """How the workers of a ``TF_CONFIG`` become one job of the engine.
 
 TensorFlow's coordination service, which runs on rank 0, has a key-value store. There rank 0 leaves the address of its
-rendezvous and the secret of the job; what follows is the ordinary start of the engine. Whoever can reach the ports of
-TensorFlow's servers can read both, as they can run any graph there: keeping strangers out is the business of whoever
-starts the job.
+rendezvous and a secret of the job, unless the user gave one (``COLLECTIVES_TOKEN``); what follows is the ordinary
+start of the engine. Whoever can reach the ports of TensorFlow's servers can read both, as they can run any graph there:
+keeping strangers out is the business of whoever starts the job.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import secrets
 import socket
 import threading
 import time
@@ -22,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from .. import _world, errors
-from .._environment import read_environment
-from .._sockets import listen_at
+from .._environment import read_environment, read_token
+from .._published import publish, read_published
 from . import _private
 from ._ops import Group
 from ._tf_config import TFConfig
@@ -134,17 +132,16 @@ def check_devices(group: Group | None, devices: int, config: TFConfig, timeout: 
 def _connect(config: TFConfig, timeout: float) -> Any:
     """Publishes or looks up where to meet, then meets."""
     end = time.monotonic() + timeout
+    own = read_token()
     listener: socket.socket | None = None
     try:
         if config.rank == 0:
-            token = secrets.token_hex(32)
-            host, _, _ = str(config.address).rpartition(":")
-            listener = _listen(host.strip("[]"), token)
-            where = f"{host}:{listener.getsockname()[1]}"
-            _private.publish(_KEY, json.dumps({"address": where, "token": token}))
+            host, _, port = str(config.address).rpartition(":")
+            listener, where, token, text = publish(host.strip("[]"), int(port), own)
+            _private.publish(_KEY, text)
         else:
             try:
-                found = json.loads(_private.look_up(_KEY, timeout))
+                text = _private.look_up(_KEY, timeout)
             except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError) as error:
                 raise tf.errors.DeadlineExceededError(
                     None,
@@ -153,7 +150,7 @@ def _connect(config: TFConfig, timeout: float) -> Any:
                     "Look at what that worker does: every worker makes a strategy of collectives.tensorflow, or plugs "
                     "one in",
                 ) from error
-            where, token = str(found["address"]), str(found["token"])
+            where, token = read_published(text, own)
         left = max(1.0, end - time.monotonic())
         environment = read_environment(rank=config.rank, size=config.size, rendezvous=where, token=token)
         each = environment.timeout
@@ -170,17 +167,6 @@ def _connect(config: TFConfig, timeout: float) -> Any:
         raise AssertionError(f"the engine numbers {communicator!r}, TF_CONFIG rank {config.rank} of {config.size}")
     _log.info("%s is rank %d of %d", _name(config, config.rank), config.rank, config.size)
     return communicator
-
-
-def _listen(host: str, token: str) -> socket.socket:
-    """A socket on a free port where others look for `host`."""
-    sockets = listen_at(host, 0, token.encode())
-    families = [entry[0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    chosen = next((sock for family in families for sock in sockets if sock.family == family), sockets[0])
-    for sock in sockets:
-        if sock is not chosen:
-            sock.close()
-    return chosen
 
 
 def _translated(error: errors.CollectivesError, config: TFConfig) -> Exception:

@@ -1,0 +1,10 @@
+// The recorder, and the signal handlers, as Python sees them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace collectives {
+
+void bind_recorder(pybind11::module_& m);
+
+}  // namespace collectives

@@ -1,0 +1,211 @@
+#include "runtime/recorder.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <new>
+#include <thread>
+#include <type_traits>
+
+#include "runtime/plan.h"
+
+namespace collectives {
+namespace {
+
+std::int64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+struct Moment {
+  std::uint64_t count = read_counter();
+  std::int64_t ns = clock_ns(CLOCK_MONOTONIC);
+};
+const Moment g_loaded;
+
+// What the recorders of this process are, for signal handlers.
+constexpr std::size_t kMostRecorders = 1024;
+std::atomic<Recorder*> g_recorders[kMostRecorders];
+std::atomic<int> g_readers{0};
+
+// The fixed part of a description; its name follows in the words behind.
+struct Facts {
+  const char* algorithm;
+  std::int64_t bytes;
+  std::uint32_t communicator;
+  std::int32_t peer;
+  std::int32_t tag;
+  std::int32_t root;
+  std::uint32_t tensors;
+  Collective collective;
+  Op op;
+  DType dtype;
+  bool sending;
+};
+static_assert(std::is_trivially_copyable_v<Facts>);
+
+}  // namespace
+
+CounterClock::CounterClock() : now_ns(clock_ns(CLOCK_REALTIME)), count_(read_counter()) {
+  const std::int64_t passed = clock_ns(CLOCK_MONOTONIC) - g_loaded.ns;
+  const std::uint64_t counted = count_ - g_loaded.count;
+  ns_per_count_ = counted == 0 ? 0 : static_cast<double>(passed) / static_cast<double>(counted);
+}
+
+std::int64_t CounterClock::nanoseconds_of(std::uint64_t count) const {
+  const auto since = static_cast<std::int64_t>(count_ - count);
+  return now_ns - static_cast<std::int64_t>(static_cast<double>(since) * ns_per_count_);
+}
+
+Recorder::Recorder(int rank, int size) : rank_(rank), size_(size) {
+  // Pages of zeros, which take memory once they are used.
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  entries_ = static_cast<Entry*>(memory);
+  descriptions_ = reinterpret_cast<Description*>(entries_ + kEntries);
+  for (std::atomic<Recorder*>& place : g_recorders) {
+    Recorder* none = nullptr;
+    if (place.compare_exchange_strong(none, this)) {
+      break;
+    }
+  }
+}
+
+Recorder::~Recorder() {
+  for (std::atomic<Recorder*>& place : g_recorders) {
+    Recorder* own = this;
+    if (place.compare_exchange_strong(own, nullptr)) {
+      break;
+    }
+  }
+  // A handler on another thread may be reading. One that interrupts this thread is over before the next look.
+  while (g_readers.load(std::memory_order_seq_cst) != 0) {
+    std::this_thread::yield();
+  }
+  munmap(entries_, kBytes);
+}
+
+void Recorder::for_each(void (*fn)(const Recorder& recorder, void* argument), void* argument) {
+  g_readers.fetch_add(1, std::memory_order_seq_cst);
+  for (const std::atomic<Recorder*>& place : g_recorders) {
+    if (const Recorder* recorder = place.load(std::memory_order_seq_cst); recorder != nullptr) {
+      fn(*recorder, argument);
+    }
+  }
+  g_readers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Recorder::describe(Work& work, std::uint32_t communicator) {
+  const Problem& problem = work.plan->problem;
+  Facts facts{};
+  facts.algorithm = size_ == 1 || work.plan->algorithm == nullptr ? nullptr : work.plan->algorithm->name.data();
+  facts.bytes = std::max(work.input.bytes, work.output.bytes);
+  facts.communicator = communicator;
+  facts.peer = work.message.peer;
+  facts.tag = work.message.tag;
+  facts.root = problem.root;
+  const std::size_t parts = std::max<std::size_t>(problem.counts.size(), 1);
+  facts.tensors = static_cast<std::uint32_t>(work.counts.size() / parts);
+  facts.collective = problem.collective;
+  facts.op = problem.op;
+  facts.dtype = static_cast<DType>(work.signature.dtype & 0x7f);
+  facts.sending = work.message.sending;
+  std::uint64_t words[kWords] = {};
+  static_assert(sizeof facts + Recorded::kNameBytes <= sizeof words);
+  std::memcpy(words, &facts, sizeof facts);
+  std::size_t length = std::min(work.name.size(), Recorded::kNameBytes - 1);
+  // Not in the middle of a character of UTF-8.
+  while (length < work.name.size() && length > 0 && (static_cast<unsigned char>(work.name[length]) & 0xc0) == 0x80) {
+    --length;
+  }
+  std::memcpy(reinterpret_cast<char*>(words) + sizeof facts, work.name.data(), length);
+  const std::uint64_t number = descriptions_made_++;
+  Description& description = descriptions_[number % kDescriptions];
+  description.version.store(2 * number + 1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kWords; ++i) {
+    description.words[i].store(words[i], std::memory_order_release);
+  }
+  description.version.store(2 * number + 2, std::memory_order_release);
+  work.described = number + 1;
+}
+
+Recorder::Entry* Recorder::entry_of(const Work& work) {
+  if (work.record == 0) {
+    return nullptr;
+  }
+  Entry& entry = entries_[(work.record - 1) % kEntries];
+  return entry.version.load(std::memory_order_relaxed) == 2 * work.record ? &entry : nullptr;
+}
+
+void Recorder::waits(Work& work) {
+  work.timed = true;
+  if (Entry* entry = entry_of(work); entry != nullptr) {
+    entry->started.store(entry->posted.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    entry->state.store(WorkState::kActive, std::memory_order_relaxed);
+  }
+}
+
+void Recorder::started(Work& work) {
+  work.timed = true;
+  if (Entry* entry = entry_of(work); entry != nullptr) {
+    entry->started.store(read_counter(), std::memory_order_relaxed);
+    entry->state.store(WorkState::kActive, std::memory_order_relaxed);
+  }
+}
+
+void Recorder::ended(Work& work, WorkState state) {
+  if (Entry* entry = entry_of(work); entry != nullptr) {
+    if (work.timed || state == WorkState::kFailed) {
+      entry->ended.store(read_counter(), std::memory_order_relaxed);
+    }
+    entry->state.store(state, std::memory_order_relaxed);
+  }
+}
+
+bool Recorder::read(std::uint64_t number, Recorded* recorded) const {
+  const Entry& entry = entries_[number % kEntries];
+  if (entry.version.load(std::memory_order_acquire) != 2 * number + 2) {
+    return false;
+  }
+  recorded->sequence = entry.sequence.load(std::memory_order_acquire);
+  const std::uint64_t described = entry.description.load(std::memory_order_acquire);
+  recorded->posted = entry.posted.load(std::memory_order_acquire);
+  recorded->started = entry.started.load(std::memory_order_acquire);
+  recorded->ended = entry.ended.load(std::memory_order_acquire);
+  recorded->state = entry.state.load(std::memory_order_acquire);
+  if (entry.version.load(std::memory_order_relaxed) != 2 * number + 2 || described == 0) {
+    return false;
+  }
+  const Description& description = descriptions_[(described - 1) % kDescriptions];
+  std::uint64_t words[kWords];
+  const std::uint64_t version = description.version.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < kWords; ++i) {
+    words[i] = description.words[i].load(std::memory_order_acquire);
+  }
+  if (version != 2 * described || description.version.load(std::memory_order_relaxed) != version) {
+    return false;
+  }
+  Facts facts;
+  std::memcpy(&facts, words, sizeof facts);
+  std::memcpy(recorded->name, reinterpret_cast<const char*>(words) + sizeof facts, Recorded::kNameBytes);
+  recorded->name[Recorded::kNameBytes - 1] = '\0';
+  recorded->algorithm = facts.algorithm;
+  recorded->bytes = facts.bytes;
+  recorded->communicator = facts.communicator;
+  recorded->peer = facts.peer;
+  recorded->tag = facts.tag;
+  recorded->root = facts.root;
+  recorded->tensors = facts.tensors;
+  recorded->collective = facts.collective;
+  recorded->op = facts.op;
+  recorded->dtype = facts.dtype;
+  recorded->sending = facts.sending;
+  return true;
+}
+
+}  // namespace collectives

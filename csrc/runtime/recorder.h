@@ -1,0 +1,156 @@
+// The recorder: what the last collectives and messages of one rank were, and what became of them.
+//
+// It is always on, so writing costs next to nothing: an entry is one cache line, written by the thread that has the
+// lock of the engine, with one look at the time-stamp counter. What calls have in common (collective, lengths, name)
+// stands in a description, which calls that are alike share. Others read at any time and without a lock, also from a
+// signal handler: a version in each entry and description tells whether it was being written meanwhile.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/domain.h"
+#include "core/types.h"
+#include "runtime/work.h"
+
+namespace collectives {
+
+// A counter that costs little to read; see nanoseconds_of().
+inline std::uint64_t read_counter() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+  std::uint64_t count = 0;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(count));
+  return count;
+#else
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+#endif
+}
+
+// The relation of the counter to the clock: what it was when the library was loaded, and what it is now.
+struct CounterClock {
+  CounterClock();
+  // Nanoseconds since 1970 of a value of the counter.
+  std::int64_t nanoseconds_of(std::uint64_t count) const;
+  std::int64_t now_ns;
+
+ private:
+  std::uint64_t count_;
+  double ns_per_count_;
+};
+
+// What a reader gets. Counter values are 0 where nothing was read.
+struct Recorded {
+  static constexpr std::size_t kNameBytes = 48;
+  std::uint64_t sequence = 0;
+  std::uint64_t posted = 0;
+  std::uint64_t started = 0;  // of calls that had to wait, or are asynchronous
+  std::uint64_t ended = 0;    // of the same, and of those that failed
+  WorkState state = WorkState::kQueued;
+  std::uint32_t communicator = 0;
+  Collective collective = Collective::kBarrier;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  bool sending = false;  // messages
+  std::int32_t peer = -1;
+  std::int32_t tag = 0;
+  std::int32_t root = 0;
+  std::uint32_t tensors = 0;
+  std::int64_t bytes = 0;
+  const char* algorithm = nullptr;  // lives as long as the library
+  char name[kNameBytes] = {};       // cut, ends with 0
+
+  bool is_message() const { return collective == Collective::kMessage; }
+  std::int64_t elements() const { return bytes / static_cast<std::int64_t>(size_of(dtype)); }
+};
+
+class Recorder {
+ public:
+  static constexpr std::uint64_t kKept = 1000;
+
+  // rank, size: of the world.
+  Recorder(int rank, int size);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // A call begins to count.
+  void posted(Work& work, std::uint32_t communicator) {
+    if (work.described == 0 || descriptions_made_ - work.described >= kEntries) {
+      describe(work, communicator);
+    }
+    const std::uint64_t number = next_.load(std::memory_order_relaxed);
+    Entry& entry = entries_[number % kEntries];
+    // Release stores, which are ordinary ones on x86: none of them is seen before the version has become odd.
+    entry.version.store(2 * number + 1, std::memory_order_relaxed);
+    entry.sequence.store(work.sequence, std::memory_order_release);
+    entry.description.store(work.described, std::memory_order_release);
+    entry.posted.store(read_counter(), std::memory_order_release);
+    entry.started.store(0, std::memory_order_release);
+    entry.ended.store(0, std::memory_order_release);
+    entry.state.store(WorkState::kQueued, std::memory_order_release);
+    entry.version.store(2 * number + 2, std::memory_order_release);
+    work.record = number + 1;
+    work.timed = false;
+    next_.store(number + 1, std::memory_order_release);
+  }
+  void done(Work& work) {
+    if (work.timed) {
+      ended(work, WorkState::kDone);
+    } else {
+      entries_[(work.record - 1) % kEntries].state.store(WorkState::kDone, std::memory_order_relaxed);
+    }
+  }
+  // It began at once, but has to wait: no second look at the counter.
+  void waits(Work& work);
+  // It begins, or is over.
+  void started(Work& work);
+  void ended(Work& work, WorkState state);
+
+  // How many calls there have been, and call number `number` of them; false when it has been overwritten.
+  std::uint64_t count() const { return next_.load(std::memory_order_acquire); }
+  bool read(std::uint64_t number, Recorded* recorded) const;
+
+  // Calls fn for all recorders of this process, also from a signal handler.
+  static void for_each(void (*fn)(const Recorder& recorder, void* argument), void* argument);
+
+ private:
+  static constexpr std::uint64_t kEntries = 1024;
+  // Each entry refers to one of the last kEntries descriptions that there were when it was made, and lives for kEntries
+  // calls, each of which makes one description at most.
+  static constexpr std::uint64_t kDescriptions = 2 * kEntries;
+
+  struct alignas(kCacheLine) Entry {
+    std::atomic<std::uint64_t> version;  // 2 n + 1 while call n is written, 2 n + 2 afterwards
+    std::atomic<std::uint64_t> sequence;
+    std::atomic<std::uint64_t> description;
+    std::atomic<std::uint64_t> posted;
+    std::atomic<std::uint64_t> started;
+    std::atomic<std::uint64_t> ended;
+    std::atomic<WorkState> state;
+  };
+  static constexpr std::size_t kWords = 12;
+  struct alignas(kCacheLine) Description {
+    std::atomic<std::uint64_t> version;
+    std::atomic<std::uint64_t> words[kWords];
+  };
+
+  void describe(Work& work, std::uint32_t communicator);
+  Entry* entry_of(const Work& work);
+
+  int rank_;
+  int size_;
+  std::atomic<std::uint64_t> next_{0};
+  std::uint64_t descriptions_made_ = 0;
+  static constexpr std::size_t kBytes = kEntries * sizeof(Entry) + kDescriptions * sizeof(Description);
+  Entry* entries_;
+  Description* descriptions_;
+};
+
+}  // namespace collectives

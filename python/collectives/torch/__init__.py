@@ -1,0 +1,1 @@
+"""What needs PyTorch: so far the store of torchrun. Arrays of PyTorch are taken everywhere, without this."""

@@ -1,0 +1,18 @@
+"""The key-value store of torch.distributed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+
+def connect(host: str, port: int, seconds: float) -> Any:
+    """A client of a ``TCPStore`` that somebody else leads; its calls wait for so many seconds.
+
+    Raises:
+        ImportError: torch is not installed, or was built without it.
+        RuntimeError: nobody answers.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds), wait_for_workers=False)

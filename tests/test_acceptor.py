@@ -1,0 +1,115 @@
+"""What strangers may take of a process that accepts connections, and who is dropped when they want more."""
+
+import contextlib
+import logging
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from collectives import _wire
+from collectives._acceptor import Acceptor, _source
+from collectives._loop import Loop
+from collectives._wire import Deadline
+
+LIMIT = 30.0  # seconds that nothing here may reach
+TOKEN = b"the token of this test"
+
+
+@pytest.fixture
+def place():
+    """A loop, a listening socket and an acceptor with room for ten, and what it accepted."""
+    loop, accepted = Loop(), []
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(4096)
+        listener.setblocking(False)
+
+        def greet(sock):
+            return _wire.authenticate_listening(sock, TOKEN, lambda hello: None)
+
+        def done(sock, hello):
+            stack.enter_context(sock)
+            accepted.append(hello["rank"])
+
+        acceptor = Acceptor(loop, [listener], greet, done, what="test", capacity=10)
+        stack.callback(loop.close)
+        stack.callback(acceptor.close)
+        yield loop, listener.getsockname(), acceptor, accepted
+
+
+def flood(stack, address, source, count):
+    for _ in range(count):
+        sock = stack.enter_context(socket.socket())
+        sock.bind((source, 0))
+        sock.connect(address)
+
+
+def test_a_flood_drops_itself_and_not_the_slow_rank_of_another_machine(place):
+    loop, address, acceptor, accepted = place
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.create_connection(address))  # from 127.0.0.1
+        sock.setblocking(False)
+        honest = _wire.authenticate_connecting(sock, TOKEN, {"rank": 5})
+        next(honest)  # it has said hello, and now it takes its time
+        flood(stack, address, "127.0.0.2", 200)
+        assert loop.run(lambda: acceptor.refused == 191, Deadline(LIMIT))
+        assert len(acceptor._pending) == 10
+        ended = []
+        loop.start(sock, honest, lambda result, error: ended.append(error))
+        assert loop.run(lambda: bool(ended and accepted), Deadline(LIMIT))
+        assert (ended, accepted) == ([None], [5])
+
+
+def test_among_one_source_the_oldest_is_dropped(place, caplog):
+    caplog.set_level(logging.INFO, logger="collectives")
+    loop, address, acceptor, _ = place
+    with contextlib.ExitStack() as stack:
+        flood(stack, address, "127.0.0.3", 15)
+        assert loop.run(lambda: acceptor.refused == 5, Deadline(LIMIT))
+        assert "127.0.0.3" in acceptor.last_refusal
+        assert "too many connections were pending" in acceptor.last_refusal
+    assert loop.run(lambda: acceptor.refused == 15, Deadline(LIMIT))
+    acceptor.close()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2  # the first, and how many there were
+    assert messages[1].startswith("15 connections to the test were refused, the last: 127.0.0.3:")
+
+
+def test_what_counts_as_one_source():
+    assert _source(("10.0.0.1", 5)) == _source(("10.0.0.1", 6)) != _source(("10.0.0.2", 5))
+    # A whole network of IPv6 is one machine's.
+    assert _source(("2001:db8::1", 5, 0, 0)) == _source(("2001:db8::ffff:1", 5, 0, 0))
+    assert _source(("2001:db8::1", 5, 0, 0)) != _source(("2001:db8:0:1::1", 5, 0, 0))
+    assert _source(("fe80::1", 5, 0, 2)) != _source(("fe80::2", 5, 0, 2))
+    assert _source(("::ffff:10.0.0.1", 5, 0, 0)) != _source(("::ffff:10.0.0.2", 5, 0, 0))
+    assert _source(b"") == _source("")
+
+
+def test_what_a_stranger_says_is_shortened(place, caplog):
+    loop, address, acceptor, _ = place
+    with socket.create_connection(address) as sock:
+        sock.sendall(_wire.encode({"rank": 1, "nonce": "0" * 64, "protocol": "\n" * 1500}))
+        assert loop.run(lambda: acceptor.refused == 1, Deadline(LIMIT))
+    assert len(acceptor.last_refusal) < 400
+    assert "\n" not in caplog.text.rstrip("\n")
+
+
+def test_timers_of_tasks_that_have_ended_take_no_memory():
+    loop = Loop()
+    kept = []
+    loop.later(0.05, lambda: kept.append("called"))
+    with contextlib.ExitStack() as stack:
+        for _ in range(2000):
+            one, two = socket.socketpair()
+            with one, two:
+                one.setblocking(False)
+                loop.start(one, _wire.receive(one), lambda result, error: None, LIMIT)
+                loop.cancel(one)
+        assert len(loop._timers) < 200
+        stack.callback(loop.close)
+        assert loop.run(lambda: bool(kept), Deadline(LIMIT))

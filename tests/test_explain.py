@@ -1,0 +1,277 @@
+"""The one paragraph after a failure: who is missing from what, what it did last, and where its Python code is."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import signal
+import time
+from typing import Any
+
+import collectives
+import numpy as np
+import pool
+import pytest
+from pool import Pools
+
+LIMIT = 60.0
+PROCESSES = ["shm", "tcp"]
+MISSING = "is missing from all_reduce #2 'gradient' (4.0 MiB float32), which ranks 0, 2 entered"
+Capture = pytest.CaptureFixture[str]
+
+
+def a_function_that_takes_long() -> None:
+    pool.say("ready")
+    pool.hear()
+
+
+def a_function_that_never_stops() -> None:
+    pool.say("ready")
+    assert pool._parent is not None
+    while not pool._parent.poll(0):
+        sum(range(1000))
+    pool.hear()
+
+
+def fail(comm: Any, how: str, timeout: float) -> list[Any]:
+    """Rank 1 comes late, or not at all."""
+    comm.all_reduce(np.ones(3), name="first")
+    comm.broadcast(np.ones(5), name="weights")
+    if comm.rank == 1:
+        if how == "another":
+            comm.reduce(np.ones(3), root=0)
+        if how == "busy":
+            a_function_that_never_stops()
+        else:
+            a_function_that_takes_long()
+    began = time.monotonic()
+    try:
+        comm.all_reduce(np.ones(1 << 20, np.float32), name="gradient", timeout=timeout)
+    except collectives.CollectivesError as error:
+        return [type(error).__name__, str(error), time.monotonic() - began]
+    return ["returned"]
+
+
+def read(capfd: Capture, wanted: str) -> str:
+    """What all processes have written, once it has the wanted words."""
+    text, end = "", time.monotonic() + LIMIT
+    while wanted not in text:
+        assert time.monotonic() < end, f"no {wanted!r} in:\n{text}"
+        text += capfd.readouterr().err
+        time.sleep(0.01)  # a poll: what another process writes cannot be waited for
+    return text
+
+
+def close(group: Any) -> None:
+    """All ranks end; the explanations of those that may speak are then complete."""
+    group.broken = False
+    group.close()
+
+
+@pytest.mark.parametrize("how", ["sleeping", "busy"])
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_the_stack_of_a_rank_that_does_something_else(groups: Any, transport: str, how: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(fail, how, 1.0)
+    assert group.ranks[1].event() == "ready"
+    end = time.monotonic() + LIMIT
+    for r in (0, 2):
+        assert group.ranks[r].outcome(end).value[0] == "DeadlineError"
+    text = read(capfd, " in fail\n")
+    group.ranks[1].tell("go on")
+    assert group.ranks[1].outcome(end).value[0] in ("DeadlineError", "PeerError")
+    close(group)
+    text += capfd.readouterr().err
+    assert text.count("is missing from") == 1, text
+    line, _, stack = text.partition("\n")
+    assert re.match(
+        rf"collectives: rank 1 \(host .*, pid {group.ranks[1].pid}\) {re.escape(MISSING)} [\d.]+ s ago;", line
+    )
+    assert "was broadcast #1 'weights'; it is alive, and its main thread is at (innermost call first):" in line
+    function = "a_function_that_never_stops" if how == "busy" else "a_function_that_takes_long"
+    assert f"in {function}\n" in stack
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_stopped_rank_has_no_stack(groups: Any, transport: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(fail, "sleeping", 1.0)
+    assert group.ranks[1].event() == "ready"
+    group.ranks[1].signal(signal.SIGSTOP)
+    try:
+        end = time.monotonic() + LIMIT
+        for r in (0, 2):
+            assert group.ranks[r].outcome(end).value[0] == "DeadlineError"
+        text = read(capfd, "SIGCONT lets it go on\n")
+    finally:
+        group.ranks[1].signal(signal.SIGCONT)
+    assert f"{MISSING} " in text
+    assert "its process is stopped (SIGSTOP or the like), so it has no Python stack to show" in text
+    assert "in fail" not in text
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_killed_rank(groups: Any, transport: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(fail, "sleeping", LIMIT)
+    assert group.ranks[1].event() == "ready"
+    group.ranks[0].await_sleep()
+    group.ranks[2].await_sleep()
+    group.ranks[1].signal(signal.SIGKILL)
+    end = time.monotonic() + LIMIT
+    for r in (0, 2):
+        assert group.ranks[r].outcome(end).value[0] == "PeerError"
+    text = read(capfd, MISSING)
+    close(group)
+    text += capfd.readouterr().err
+    assert text.count("is missing from") == 1, text
+    assert re.search(rf"rank 1 \(host .*, pid {group.ranks[1].pid}\) died and is missing from", text)
+    assert "broadcast #1 'weights'" in text
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_another_collective(groups: Any, transport: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(fail, "another", LIMIT)
+    end = time.monotonic() + LIMIT
+    outcomes = [group.ranks[r].outcome(end) for r in range(3)]
+    before = "; before it both called broadcast #1 'weights', all_reduce #0 'first'"
+    assert type(outcomes[1].error).__name__ == "MismatchError", outcomes[1]
+    assert before in str(outcomes[1].error)
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.value[0] == "MismatchError"
+        assert before in outcome.value[1]
+    text = read(capfd, "ranks disagree")
+    close(group)
+    text += capfd.readouterr().err
+    assert text.count("ranks disagree") == 1, text
+    assert text.startswith("collectives: all_reduce #2 'gradient' (4.0 MiB float32): ranks disagree")
+
+
+def leave_one_out(comm: Any) -> list[Any]:
+    comm.all_reduce(np.ones(3), name="first")
+    if comm.rank == 1:
+        a_thread_at_work(comm)
+        return ["late"]
+    with pytest.raises(collectives.DeadlineError):
+        comm.all_reduce(np.ones(3, np.int64), timeout=0.5)
+    comm.close()  # all is said
+    return ["failed"]
+
+
+def a_thread_at_work(comm: Any) -> None:
+    end = time.monotonic() + LIMIT
+    while not collectives._core._describe(comm)["failed"] and time.monotonic() < end:
+        with pytest.raises(collectives.CollectivesError):
+            time.sleep(1)  # long enough for the others; they are told by what comes now
+            comm.barrier()
+
+
+def test_threads(pools: Pools, capfd: Capture) -> None:
+    importlib.import_module("collectives._recorder").prepare()  # as local_group() does
+    assert pools.get(3, "local").run(leave_one_out) == [["failed"], ["late"], ["failed"]]
+    text = capfd.readouterr().err
+    assert text.count("is missing from") == 1, text
+    assert "rank 1 is missing from all_reduce #" in text
+    assert "(24 B int64), which ranks 0, 2 entered" in text
+    assert "'first'" in text
+    assert re.search(r"its thread \d+ is at", text)
+    assert "in a_thread_at_work\n" in text
+
+
+def leave(comm: Any) -> list[str]:
+    comm.all_reduce(np.ones(3), name="first")
+    if comm.rank == 1:
+        pool.say("ready")
+        pool.hear()
+        comm.close()
+        return []
+    with pytest.raises(collectives.PeerError) as info:
+        comm.barrier()
+    return [str(info.value)]
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_rank_that_has_left(groups: Any, transport: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(leave)
+    assert group.ranks[1].event() == "ready"
+    group.ranks[0].await_sleep()
+    group.ranks[1].tell("go on")
+    outcomes = [group.ranks[r].outcome(time.monotonic() + LIMIT) for r in range(3)]
+    for r in (0, 2):
+        assert "has left the group" in outcomes[r].value[0], outcomes[r]
+    close(group)
+    text = capfd.readouterr().err
+    assert text.count("collectives:") == 1, text
+    assert "has left the group and is missing from barrier #1, which rank" in text
+    assert "all_reduce #0 'first'" in text
+
+
+def fail_in_groups(comm: Any) -> None:
+    """Works in the world and in two groups, several of each, all waiting for rank 1."""
+    group, other = comm.dup(), comm.split(0)
+    comm.barrier()
+    pool.say("ready")
+    if comm.rank == 1:
+        pool.hear()
+    works = [c.all_reduce(np.ones(n), async_op=True) for c in (comm, group, other) for n in (3, 5)]
+    for work in works:
+        with pytest.raises(collectives.PeerError):
+            work.wait()
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_one_paragraph_for_all_groups(groups: Any, transport: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(fail_in_groups)
+    for rank in group.ranks:
+        assert rank.event() == "ready"
+    group.ranks[0].await_sleep()
+    group.ranks[2].await_sleep()
+    group.ranks[1].signal(signal.SIGKILL)
+    end = time.monotonic() + LIMIT
+    for r in (0, 2):
+        outcome = group.ranks[r].outcome(end)
+        assert outcome.error is None, outcome.text
+    close(group)
+    text = capfd.readouterr().err
+    assert text.count("collectives:") == 1, text
+    assert "rank 1" in text
+
+
+def interrupt_or_close(comm: Any, how: str) -> str:
+    pool.say("ready")
+    if comm.rank == 1:
+        pool.hear()
+    if how == "close" and comm.rank == 0:
+        work = comm.barrier(async_op=True)
+        comm.close()
+        assert work.done()
+        return "closed"
+    try:
+        for _ in range(2):
+            comm.barrier()
+    except (collectives.CollectivesError, KeyboardInterrupt) as error:
+        return type(error).__name__
+    return "returned"
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "close"])
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_nothing_is_said(groups: Any, transport: str, how: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(interrupt_or_close, how)
+    for rank in group.ranks:
+        assert rank.event() == "ready"
+    if how == "Ctrl-C":
+        group.ranks[0].await_sleep()
+        group.ranks[0].signal(signal.SIGINT)
+    end = time.monotonic() + LIMIT
+    assert group.ranks[0].outcome(end).value in ("KeyboardInterrupt", "closed")
+    group.ranks[1].tell("go on")
+    for r in (1, 2):
+        assert group.ranks[r].outcome(end).value in ("PeerError", "ClosedError")
+    close(group)
+    assert "collectives:" not in capfd.readouterr().err

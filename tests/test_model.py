@@ -1,0 +1,52 @@
+"""The models of the shared-memory protocol hold, and each mutant is found to be wrong (tests/model/check.py)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).parent / "model"))
+
+import check  # noqa: E402
+
+MODELS = sorted(path.stem for path in check.FOLDER.glob("*.pml"))
+CASES = [case for case in check.CASES if not case.long]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[check.Case, Future[tuple[bool, str]]]:
+    """All cases, on all cores at once."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return {case: pool.submit(check.check, case) for case in CASES}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_model(case: check.Case, outcomes: dict[check.Case, Future[tuple[bool, str]]]) -> None:
+    good, text = outcomes[case].result()
+    assert good, text
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_step_is_taken_out_once(model: str) -> None:
+    mutants = [set(case.defines.split()) for case in check.MUTANTS if case.model == model]
+    tried = {define for defines in mutants for define in defines if define.startswith("NO_")}
+    assert check.steps(model) == tried
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_functions_that_models_name_exist(model: str) -> None:
+    """Comments say which function of the C++ a piece stands for."""
+    comments = " ".join(re.findall(r"/\*.*?\*/", (check.FOLDER / f"{model}.pml").read_text(), re.DOTALL))
+    sources = [path.read_text() for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cc")]
+    names = re.findall(r"\b(?:([A-Z]\w+)::)?(\w+)\(\)", comments)
+    assert names or model == "fifo"
+    for owner, name in names:
+        if (owner, name) != ("", "poll"):
+            assert any(re.search(rf"\b{name}\(", text) and owner in text for text in sources), f"{owner}::{name}()"
