@@ -151,7 +151,8 @@ def end_by_signal(victim: pool.Rank) -> float:
 def end_thread(result: Result, rng: random.Random) -> Result:
     """A thread cannot be killed. Its communicator is closed under it at a random instant, as its exception would."""
     with threads(result, pool.LIMIT) as group:
-        group.start(chaos_ranks.run, rng.randrange(1 << 30), group.say)
+        # Without groups: a thread that leaves both makes others leave the world by a call that the rest does not make.
+        group.start(chaos_ranks.run, rng.randrange(1 << 30), group.say, None, chaos_ranks.LARGEST, False)
         group.await_ready()
         time.sleep(instant(rng))
         since = time.monotonic()
