@@ -110,7 +110,8 @@ def begin(jobs: Jobs, result: Result, rng: random.Random, *args: Any, **limits: 
     result.failures += [
         f"rank {r} holds more from job to job: (descriptors, segments, threads) {rank.held}"
         for r, rank in enumerate(crew.ranks)
-        if any(now > then for now, then in zip(rank.held[-1], rank.held[0], strict=True))
+        # The first job of a process may open what stays, as the recorder does.
+        if any(now > then for now, then in zip(rank.held[-1], rank.held[min(1, len(rank.held) - 1)], strict=True))
     ]
     crew.start(chaos_ranks.run, rng.randrange(1 << 30), pool.say, *args)
     for rank in crew.ranks:
