@@ -70,9 +70,11 @@ struct ControlPage {
   // The number of the communicator whose segment this is. Memory of groups is used again; numbers are not. A
   // publication: of the zeros in the rest of the segment.
   std::atomic<std::uint32_t> communicator;
-  // Of a rank that is a thread among others: the kernel's number of the thread that called last. 0: not known. A notice.
+  // Of a rank that is a thread among others: the kernel's number of the thread that called last. 0: not known. A
+  // notice.
   std::atomic<std::uint32_t> caller;
-  // In the segments of the world only: which rank's failure has been explained last, and when. See explain.cc. A notice.
+  // In the segments of the world only: which rank's failure has been explained last, and when. See explain.cc. A
+  // notice.
   std::atomic<std::uint64_t> explained;
   // For the measurement of the latency between two cores. A publication of nothing.
   alignas(kCacheLine) std::atomic<std::uint64_t> probe;
