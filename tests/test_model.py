@@ -1,4 +1,4 @@
-"""The models of the shared-memory protocol hold, and each mutant is found to be wrong (tests/model/check.py)."""
+"""The models of the shared-memory protocol hold, and each mutant is found to be wrong (tests/model/check_models.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).parent / "model"))
 
-import check  # noqa: E402
+import check_models as check  # noqa: E402
 
 MODELS = sorted(path.stem for path in check.FOLDER.glob("*.pml"))
 CASES = [case for case in check.CASES if not case.long]

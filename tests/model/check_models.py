@@ -1,9 +1,9 @@
 """Checks the models of the shared-memory protocol with spin: each holds, and each mutant of it, in which one step of
 the handshake is taken out, is found to be wrong. Needs `spin` and `gcc` (Debian packages of these names).
 
-    python tests/model/check.py              # a minute on two cores
-    python tests/model/check.py --long       # larger models as well: more ranks, more in flight; a quarter of an hour
-    python tests/model/check.py doorbell     # only what has this word in its name
+    python tests/model/check_models.py              # a minute on two cores
+    python tests/model/check_models.py --long       # larger models as well: more ranks, more in flight; a quarter of an hour
+    python tests/model/check_models.py doorbell     # only what has this word in its name
 """
 
 from __future__ import annotations
