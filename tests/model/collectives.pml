@@ -11,7 +11,7 @@
  *   -DFLIGHT=1   every rank waits for one collective before it begins the next
  *   -DKIND=...   collectives of one kind only
  *   -DTSO        stores go through a store buffer for each rank, as on x86
- *   -DNO_...     a step is taken out, see check.py: then something must go wrong
+ *   -DNO_...     a step is taken out, see check_models.py: then something must go wrong
  */
 #ifndef N
 #define N 2

@@ -8,7 +8,7 @@
  *   -DTSO        stores go through a store buffer for each processor, as on x86
  *   -DBOUNDED    sleeps end by themselves after a while (kSleepMs)
  *   -DFENCE      a full fence in Domain::wake(), which the C++ does not have: see there
- *   -DNO_...     a step is taken out, see check.py: then something must go wrong
+ *   -DNO_...     a step is taken out, see check_models.py: then something must go wrong
  */
 #ifndef THREADS
 #define THREADS 1

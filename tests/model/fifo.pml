@@ -3,7 +3,7 @@
  * early shows a wrong value.
  *
  *   -DTSO        stores go through a store buffer for each of the two, as on x86
- *   -DNO_...     a step is taken out, see check.py: then something must go wrong
+ *   -DNO_...     a step is taken out, see check_models.py: then something must go wrong
  */
 #define CELLS 2 /* kFifoCells */
 #define MESSAGES 6

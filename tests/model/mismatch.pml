@@ -7,7 +7,7 @@
  *
  *   -DN=3        ranks
  *   -DCOLLS=1    collectives
- *   -DNO_...     a step is taken out, see check.py: then something must go wrong
+ *   -DNO_...     a step is taken out, see check_models.py: then something must go wrong
  */
 #ifndef N
 #define N 2
