@@ -40,6 +40,8 @@ def fail(comm: Any, how: str, timeout: float) -> list[Any]:
     comm.broadcast(np.ones(5), name="weights")
     if comm.rank == 1:
         if how == "another":
+            pool.say("ready")
+            pool.hear()
             comm.reduce(np.ones(3), root=0)
         if how == "busy":
             a_function_that_never_stops()
@@ -135,6 +137,10 @@ def test_a_killed_rank(groups: Any, transport: str, capfd: Capture) -> None:
 def test_another_collective(groups: Any, transport: str, capfd: Capture) -> None:
     group = groups(3, transport)
     group.start(fail, "another", LIMIT)
+    assert group.ranks[1].event() == "ready"
+    group.ranks[0].await_sleep()
+    group.ranks[2].await_sleep()
+    group.ranks[1].tell("go on")
     end = time.monotonic() + LIMIT
     outcomes = [group.ranks[r].outcome(end) for r in range(3)]
     before = "; before it both called broadcast #1 'weights', all_reduce #0 'first'"
