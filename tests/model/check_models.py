@@ -2,7 +2,7 @@
 the handshake is taken out, is found to be wrong. Needs `spin` and `gcc` (Debian packages of these names).
 
     python tests/model/check_models.py              # a minute on two cores
-    python tests/model/check_models.py --long       # larger models as well: more ranks, more in flight; a quarter of an hour
+    python tests/model/check_models.py --long       # larger models as well, in a quarter of an hour
     python tests/model/check_models.py doorbell     # only what has this word in its name
 """
 
