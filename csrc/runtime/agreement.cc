@@ -1,6 +1,7 @@
 #include "runtime/agreement.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace collectives {
 namespace {
@@ -114,8 +115,8 @@ void Agreement::look_around(Time now) {
     }
   }
   if (heard != note_.heard || silent != note_.silent) {
-    note_.heard = heard;
-    note_.silent = silent;
+    note_.heard = std::move(heard);
+    note_.silent = std::move(silent);
     changed_ = true;
   }
 }

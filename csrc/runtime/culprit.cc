@@ -89,7 +89,15 @@ void Communicator::find_culprit() {
   }
   const std::vector<int>& guilty = silent.empty() ? idle : silent;
   if (guilty.empty() || guilty.front() == error_->reporter) {
-    return;  // they wait for each other in a circle
+    // They wait for each other in a circle, as where one direction of a network is dead. This rank and those with which
+    // it shares memory hear each other, so it is the one that misses them which cannot be reached.
+    const auto near = [this](int r) { return r == rank() || maps(r); };
+    if (error_->culprit >= 0 && near(error_->culprit) && !near(error_->reporter)) {
+      error_->text += "; rank " + std::to_string(error_->culprit) + " was there: what it sends does not arrive at " +
+                      who(error_->reporter);
+      error_->culprit = error_->reporter;
+    }
+    return;
   }
   std::vector<std::string> names;
   for (const int r : guilty) {

@@ -136,7 +136,7 @@ void Communicator::explain(const Report& told, const Work* current) {
   try {
     explanation_ = std::make_unique<Explanation>(*this, std::move(failure));
   } catch (const std::system_error&) {
-    // No thread to be had. The errors say what has to be said.
+    explanation_ = nullptr;  // no thread to be had: the errors say what has to be said
   }
 }
 

@@ -94,10 +94,14 @@ bool HostMemory::is_segment(int world_rank, std::size_t offset, std::size_t byte
 }
 
 void HostMemory::set_sleeping(int threads) {
-  reinterpret_cast<ControlPage*>(bases_[rank_])
-      ->sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_relaxed);
+  auto& sleeping = reinterpret_cast<ControlPage*>(bases_[rank_])->sleeping;
   // The flag before the looks that follow: the one place where a store must not be passed by a later load.
+#if defined(__SANITIZE_THREAD__)
+  sleeping.exchange(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);  // it knows no fences
+#else
+  sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
 }
 
 ControlPage& HostMemory::first_page() const {

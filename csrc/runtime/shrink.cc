@@ -108,9 +108,8 @@ std::optional<Note> Shrinking::board(int member) {
     }
     std::vector<std::uint64_t> words;
     for (std::size_t i = 0; i < count; ++i) {
-      words.push_back(page.notes[version % 2][i].load(std::memory_order_relaxed));
+      words.push_back(page.notes[version % 2][i].load(std::memory_order_acquire));
     }
-    std::atomic_thread_fence(std::memory_order_acquire);
     if (page.note_version.load(std::memory_order_relaxed) == version) {
       read_[member] = version;
       return Note::decode(words, parent_.size());
@@ -123,10 +122,10 @@ void Shrinking::publish() {
   if (parent_.domain() != nullptr) {
     ControlPage& page = parent_.domain()->control(parent_.rank());
     const std::uint64_t version = page.note_version.load(std::memory_order_relaxed) + 1;
-    // The words before must be written after the version before was seen by all who read it: see board().
-    std::atomic_thread_fence(std::memory_order_release);
+    // Release: who reads a word of this version in place of the one before the last sees that there is another:
+    // board().
     for (std::size_t i = 0; i < words.size(); ++i) {
-      page.notes[version % 2][i].store(words[i], std::memory_order_relaxed);
+      page.notes[version % 2][i].store(words[i], std::memory_order_release);
     }
     page.note_version.store(version, std::memory_order_release);
   }
