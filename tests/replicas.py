@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -113,7 +114,8 @@ def finish(processes):
         process.process.stdin.close()
         assert process.process.wait(LIMIT) == 0, process.process.stderr.read().decode()
         said = process.process.stderr.read().decode().splitlines()
-        assert all(line.startswith("collectives: rank ") for line in said), said
+        # What a failure was, and over which interfaces hosts are connected.
+        assert all(re.match(r"collectives: (rank |\d+ ranks, TCP between hosts over )", line) for line in said), said
 
 
 def in_order(replicas):
