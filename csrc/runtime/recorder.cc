@@ -135,18 +135,14 @@ void Recorder::describe(Work& work, std::uint32_t communicator) {
 }
 
 Recorder::Entry* Recorder::entry_of(const Work& work) {
-  if (work.record == 0) {
-    return nullptr;
-  }
-  Entry& entry = entries_[(work.record - 1) % kEntries];
-  return entry.version.load(std::memory_order_relaxed) == 2 * work.record ? &entry : nullptr;
+  return work.record != 0 && is_kept(work.record - 1) ? &entries_[(work.record - 1) % kEntries] : nullptr;
 }
 
 void Recorder::waits(Work& work) {
   work.timed = true;
   if (Entry* entry = entry_of(work); entry != nullptr) {
     entry->started.store(entry->posted.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    entry->state.store(WorkState::kActive, std::memory_order_relaxed);
+    entry->what.store(what(work, WorkState::kActive), std::memory_order_relaxed);
   }
 }
 
@@ -154,7 +150,7 @@ void Recorder::started(Work& work) {
   work.timed = true;
   if (Entry* entry = entry_of(work); entry != nullptr) {
     entry->started.store(read_counter(), std::memory_order_relaxed);
-    entry->state.store(WorkState::kActive, std::memory_order_relaxed);
+    entry->what.store(what(work, WorkState::kActive), std::memory_order_relaxed);
   }
 }
 
@@ -163,24 +159,26 @@ void Recorder::ended(Work& work, WorkState state) {
     if (work.timed || state == WorkState::kFailed) {
       entry->ended.store(read_counter(), std::memory_order_relaxed);
     }
-    entry->state.store(state, std::memory_order_relaxed);
+    entry->what.store(what(work, state), std::memory_order_relaxed);
   }
 }
 
 bool Recorder::read(std::uint64_t number, Recorded* recorded) const {
+  if (!is_kept(number)) {
+    return false;
+  }
   const Entry& entry = entries_[number % kEntries];
-  if (entry.version.load(std::memory_order_acquire) != 2 * number + 2) {
-    return false;
-  }
   recorded->sequence = entry.sequence.load(std::memory_order_acquire);
-  const std::uint64_t described = entry.description.load(std::memory_order_acquire);
+  const std::uint64_t what = entry.what.load(std::memory_order_acquire);
   recorded->posted = entry.posted.load(std::memory_order_acquire);
-  recorded->started = entry.started.load(std::memory_order_acquire);
-  recorded->ended = entry.ended.load(std::memory_order_acquire);
-  recorded->state = entry.state.load(std::memory_order_acquire);
-  if (entry.version.load(std::memory_order_relaxed) != 2 * number + 2 || described == 0) {
+  const auto since = [&](std::uint64_t count) { return count >= recorded->posted ? count : 0; };
+  recorded->started = since(entry.started.load(std::memory_order_acquire));
+  recorded->ended = since(entry.ended.load(std::memory_order_acquire));
+  if (!is_kept(number)) {
     return false;
   }
+  recorded->state = static_cast<WorkState>(what & ((1 << kStateBits) - 1));
+  const std::uint64_t described = what >> kStateBits;
   const Description& description = descriptions_[(described - 1) % kDescriptions];
   std::uint64_t words[kWords];
   const std::uint64_t version = description.version.load(std::memory_order_acquire);

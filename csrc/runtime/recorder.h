@@ -3,7 +3,8 @@
 // It is always on, so writing costs next to nothing: an entry is one cache line, written by the thread that has the
 // lock of the engine, with one look at the time-stamp counter. What calls have in common (collective, lengths, name)
 // stands in a description, which calls that are alike share. Others read at any time and without a lock, also from a
-// signal handler: a version in each entry and description tells whether it was being written meanwhile.
+// signal handler. There are more entries than calls that are kept, so the number of calls, which is published last,
+// tells whether the entry that one has read was being written meanwhile; a description has a version.
 #pragma once
 
 #include <atomic>
@@ -87,24 +88,20 @@ class Recorder {
     }
     const std::uint64_t number = next_.load(std::memory_order_relaxed);
     Entry& entry = entries_[number % kEntries];
-    // Release stores, which are ordinary ones on x86: none of them is seen before the version has become odd.
-    entry.version.store(2 * number + 1, std::memory_order_relaxed);
+    // Release stores, which are ordinary ones on x86: who sees one of them sees the number of calls before, too.
     entry.sequence.store(work.sequence, std::memory_order_release);
-    entry.description.store(work.described, std::memory_order_release);
+    entry.what.store(what(work, WorkState::kQueued), std::memory_order_release);
     entry.posted.store(read_counter(), std::memory_order_release);
-    entry.started.store(0, std::memory_order_release);
-    entry.ended.store(0, std::memory_order_release);
-    entry.state.store(WorkState::kQueued, std::memory_order_release);
-    entry.version.store(2 * number + 2, std::memory_order_release);
     work.record = number + 1;
     work.timed = false;
     next_.store(number + 1, std::memory_order_release);
+    __builtin_prefetch(&entries_[(number + 1) % kEntries], 1);
   }
   void done(Work& work) {
     if (work.timed) {
       ended(work, WorkState::kDone);
     } else {
-      entries_[(work.record - 1) % kEntries].state.store(WorkState::kDone, std::memory_order_relaxed);
+      entries_[(work.record - 1) % kEntries].what.store(what(work, WorkState::kDone), std::memory_order_relaxed);
     }
   }
   // It began at once, but has to wait: no second look at the counter.
@@ -127,14 +124,18 @@ class Recorder {
   static constexpr std::uint64_t kDescriptions = 2 * kEntries;
 
   struct alignas(kCacheLine) Entry {
-    std::atomic<std::uint64_t> version;  // 2 n + 1 while call n is written, 2 n + 2 afterwards
     std::atomic<std::uint64_t> sequence;
-    std::atomic<std::uint64_t> description;
+    std::atomic<std::uint64_t> what;
     std::atomic<std::uint64_t> posted;
+    // Those of an earlier call in this place where they are less than `posted`: then there is none.
     std::atomic<std::uint64_t> started;
     std::atomic<std::uint64_t> ended;
-    std::atomic<WorkState> state;
   };
+  // Which description, and the state.
+  static constexpr int kStateBits = 2;
+  static std::uint64_t what(const Work& work, WorkState state) {
+    return work.described << kStateBits | static_cast<std::uint64_t>(state);
+  }
   static constexpr std::size_t kWords = 12;
   struct alignas(kCacheLine) Description {
     std::atomic<std::uint64_t> version;
@@ -143,6 +144,11 @@ class Recorder {
 
   void describe(Work& work, std::uint32_t communicator);
   Entry* entry_of(const Work& work);
+  // Whether call `number` has been written, and nothing over it.
+  bool is_kept(std::uint64_t number) const {
+    const std::uint64_t count = next_.load(std::memory_order_acquire);
+    return number < count && count - number < kEntries;
+  }
 
   int rank_;
   int size_;
