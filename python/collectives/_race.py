@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from . import _wire
 from ._loop import Loop
+from ._sockets import out_of_files
 from ._wire import RefusedError, Task, WireError
 
 _STAGGER = 0.25  # seconds until the next address is tried beside the one before
@@ -48,7 +49,8 @@ class Race:
         """Nothing happens before `start`.
 
         Args:
-            find: gives the addresses, before each round of attempts; an ``OSError`` of it counts as a failure.
+            find: gives the addresses, before each round of attempts; an ``OSError`` of it counts as a failure,
+                unless no descriptors are left: then it is raised, as it is when there are none for a socket.
             greet: authenticates both sides on a connection.
             won: is told of the winner, once.
             pauses: seconds between the first rounds, and at most.
@@ -81,6 +83,8 @@ class Race:
             self._waiting = list(self._find())
             self.failures.pop("the name", None)
         except OSError as error:
+            if out_of_files(error):
+                raise
             self.failures["the name"] = f"it does not resolve: {error.strerror or error}"
         self._next()
 
@@ -111,6 +115,8 @@ class Race:
         try:
             sock = socket.socket(target.family, socket.SOCK_STREAM)
         except OSError as error:
+            if out_of_files(error):
+                raise
             self.failures[target.shown] = str(error)
             self._next()
             return

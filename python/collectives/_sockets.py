@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from . import _wire
 from ._environment import Environment, format_address
@@ -18,6 +18,11 @@ from ._wire import Deadline
 
 _BACKLOG = 4096  # the kernel lowers it to net.core.somaxconn
 _BIND_PATIENCE = 2.0  # seconds during which a port that is taken is tried again
+
+
+def out_of_files(error: BaseException) -> TypeGuard[OSError]:
+    """Whether an error says that there are no descriptors left, which no other address and no patience will change."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def listen_on(family: int, address: Any) -> socket.socket:

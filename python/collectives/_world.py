@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import resource
 import threading
@@ -12,6 +11,7 @@ from typing import Any, overload
 
 from . import _bootstrap, _core, _leaving, _recorder
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
+from ._sockets import out_of_files
 from .communicator import Communicator
 from .errors import CollectivesError
 from .launch import _torchrun
@@ -173,7 +173,7 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
         for descriptor in (*segments, *doorbells):
             if descriptor >= 0:
                 os.close(descriptor)
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        if out_of_files(error):
             raise OSError(error.errno, _out_of_files(environment, error)) from error
         raise
 
