@@ -175,7 +175,8 @@ def test_a_rank_that_misses_a_round_is_named_to_all(listener):
     finish(idle)
     for rank in ranks:
         assert isinstance(rank.error, DeadlineError)
-        assert "rank 2 did not send" in str(rank.error)
+        assert f"rank 2 (host {socket.gethostname()}, pid {os.getpid()}) did not send" in str(rank.error)
+        assert (rank.error.peer, rank.error.host, rank.error.pid) == (2, socket.gethostname(), os.getpid())
 
 
 def test_a_rank_that_raises_is_named_to_all(listener):
@@ -189,7 +190,7 @@ def test_a_rank_that_raises_is_named_to_all(listener):
     for rank in (ranks[0], ranks[1], ranks[3]):
         assert isinstance(rank.error, PeerError)
         assert "RuntimeError: out of luck" in str(rank.error)
-        assert rank.error.peer == 2
+        assert (rank.error.peer, rank.error.host, rank.error.pid) == (2, socket.gethostname(), os.getpid())
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -224,7 +225,7 @@ def test_a_rank_that_dies_is_noticed_at_once(listener, victim):
     for rank in others:
         assert isinstance(rank.error, PeerError)
         assert f"rank {victim}" in str(rank.error)
-        assert rank.error.peer == victim
+        assert (rank.error.peer, rank.error.host, rank.error.pid) == (victim, socket.gethostname(), process.pid)
 
 
 def test_size_mismatch(listener):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from typing import Any
 from . import _core, _recorder, _rendezvous
 from ._environment import Environment
 from ._handover import Exchanger, Handover
+from ._meeting import Fault, Rendezvous, own_place
 from ._mesh import Mesh, Reach
 from ._numbering import is_crowded, number_ranks, partition
 from ._wire import Deadline
@@ -142,7 +142,7 @@ def connect(environment: Environment, provide: Callable[[int], tuple[int, int]])
 
 
 def _hand_over(
-    meeting: _rendezvous.Rendezvous, provide: Callable[[int], tuple[int, int]], handovers: dict[int, Handover]
+    meeting: Rendezvous, provide: Callable[[int], tuple[int, int]], handovers: dict[int, Handover]
 ) -> tuple[list[tuple[int, int]], list[dict[str, Any]]]:
     """Rounds one and two. Fills `handovers`; returns the pairs of processes that share memory, and who is who."""
     environment = meeting.environment
@@ -153,8 +153,7 @@ def _hand_over(
                 meeting.loop, meeting.rank, meeting.size, meeting.job, environment.token, done=handovers
             )
         person = {
-            "pid": os.getpid(),
-            "hostname": socket.gethostname(),
+            **own_place(),
             "machine": _recorder.machine(),
             "stack": _core._stack_place(),
             "cores": sorted(os.sched_getaffinity(0)),
@@ -163,7 +162,9 @@ def _hand_over(
             "name": exchanger.name if exchanger is not None else "",
         }
         people = meeting.exchange(person, "introductions")
-        _check_transports(meeting.rank, people)
+        for process, introduced in enumerate(people):
+            meeting.heard(process, introduced)
+        _check_transports(meeting, people)
         counts = [person["replicas"] or 1 for person in people]
         own = [provide(sum(counts)) for _ in range(counts[meeting.rank])]
         if exchanger is not None:
@@ -172,10 +173,10 @@ def _hand_over(
             if not meeting.loop.run(exchanger.settled, meeting.deadline):
                 waiting = [p for p in range(meeting.rank) if p not in handovers and p not in exchanger.reasons]
                 raise DeadlineError(
-                    f"rank {meeting.rank} waited for rank {', '.join(map(str, waiting))} to hand over memory, for "
+                    f"rank {meeting.rank} waited for {', '.join(map(meeting.show, waiting))} to hand over memory, for "
                     f"{meeting.deadline.seconds:g} s after the start. Look at what that rank does",
                     rank=meeting.rank,
-                    peer=waiting[0],
+                    **meeting.blame(waiting[0]),
                 )
         reasons = exchanger.reasons if exchanger is not None else {}
         mine = {"mapped": [p for p in handovers if p < meeting.rank], "reasons": sorted(reasons.items())}
@@ -190,7 +191,7 @@ def _hand_over(
             f"another rank has memory of rank {meeting.rank} that this rank did not give", rank=meeting.rank
         )
     if environment.transport == "shm":
-        _check_all_mapped(meeting.rank, people, pairs, views)
+        _check_all_mapped(meeting, pairs, views)
     return pairs, people
 
 
@@ -198,36 +199,35 @@ def _other(pair: tuple[int, int], process: int) -> int | None:
     return pair[1] if pair[0] == process else pair[0] if pair[1] == process else None
 
 
-def _check_transports(process: int, people: list[dict[str, Any]]) -> None:
+def _blame(world: World, rank: int) -> Fault:
+    process = next(process for process in world.processes if rank in process.ranks)
+    return {"peer": rank, "host": process.host_name, "pid": process.pid}
+
+
+def _check_transports(meeting: Rendezvous, people: list[dict[str, Any]]) -> None:
     for other, person in enumerate(people):
         if person["transport"] != people[0]["transport"]:
             raise MismatchError(
                 f"rank 0 was started with transport {people[0]['transport']!r} and rank {other} with "
                 f"{person['transport']!r}; give every rank the same COLLECTIVES_TRANSPORT or transport=",
-                rank=process,
-                peer=other if process != other else 0,
+                rank=meeting.rank,
+                **meeting.blame(other if meeting.rank != other else 0),
             )
 
 
-def _check_all_mapped(
-    process: int, people: list[dict[str, Any]], pairs: Collection[tuple[int, int]], views: list[dict[str, Any]]
-) -> None:
+def _check_all_mapped(meeting: Rendezvous, pairs: Collection[tuple[int, int]], views: list[dict[str, Any]]) -> None:
     mapped = set(pairs)
     for high, view in enumerate(views):
         for low in range(high):
             if (low, high) not in mapped:
                 why = dict(map(tuple, view["reasons"])).get(low, "unknown")
                 raise CollectivesError(
-                    f"transport 'shm' was asked for, but {_where(low, people)} and {_where(high, people)} do not "
+                    f"transport 'shm' was asked for, but {meeting.show(low)} and {meeting.show(high)} do not "
                     f"share memory: {why}. Use transport 'auto', or start these ranks on one host, in one container "
                     "and as one user",
-                    rank=process,
-                    peer=low if process == high else high,
+                    rank=meeting.rank,
+                    **meeting.blame(low if meeting.rank == high else high),
                 )
-
-
-def _where(process: int, people: list[dict[str, Any]]) -> str:
-    return f"rank {process} (host {people[process]['hostname']}, pid {people[process]['pid']})"
 
 
 def _world(process: int, transport: str, people: list[dict[str, Any]], pairs: Collection[tuple[int, int]]) -> World:
@@ -285,7 +285,7 @@ def _say_routes(world: World, told: list[list[str]]) -> None:
         print(f"collectives: {text}", file=sys.stderr, flush=True)
 
 
-def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> list[str]:
+def _connect_mesh(meeting: Rendezvous, world: World) -> list[str]:
     """The TCP connections of the ranks of this process; a round of the rendezvous, unless no pair needs one.
 
     Returns:
@@ -325,7 +325,7 @@ def _connect_mesh(meeting: _rendezvous.Rendezvous, world: World) -> list[str]:
                 f"{mesh.missing()}. Check that no firewall is between these hosts, or allow more time by "
                 "COLLECTIVES_TIMEOUT (seconds)",
                 rank=own,
-                peer=min(set(remote[world.ranks.index(own)]) - mesh.connections.keys()),
+                **_blame(world, min(set(remote[world.ranks.index(own)]) - mesh.connections.keys())),
             )
         used = sorted({name for mesh in meshes for name in mesh.used()})
         for mesh, connections in zip(meshes, world.tcp_fds, strict=True):

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict
 
 from . import _wire, errors
 from ._environment import Environment
 from ._loop import Loop
 from ._wire import Deadline, Message, Task, WireError
+
+
+class Fault(TypedDict):
+    """Attributes of an error: the rank at fault, and where it runs, as far as that is known."""
+
+    peer: int
+    host: str | None
+    pid: int | None
 
 
 class Rendezvous:
@@ -22,6 +31,7 @@ class Rendezvous:
         loopback: whether every rank came by a loopback address.
         local_address: the address of this rank on the way to the others, ``""`` in a world of one.
         job: random name of this start of this job.
+        places: host name and process number of the other ranks that have said so.
     """
 
     def __init__(self, environment: Environment, deadline: Deadline) -> None:
@@ -33,6 +43,7 @@ class Rendezvous:
         self.loopback = True
         self.local_address = ""
         self.job = ""
+        self.places: dict[int, tuple[str, int]] = {}
 
     def exchange(self, value: Any, what: str = "values") -> list[Any]:
         """Gives the values of all ranks, by rank. `value` must be JSON; `what` is for the text of errors.
@@ -42,6 +53,22 @@ class Rendezvous:
             DeadlineError: a rank did not come to this round in time.
         """
         return [value]
+
+    def blame(self, rank: int) -> Fault:
+        """The attributes of an error of which another rank is the cause."""
+        host, pid = self.places.get(rank, (None, None))
+        return {"peer": rank, "host": host, "pid": pid}
+
+    def show(self, rank: int) -> str:
+        """A rank, for the text of errors."""
+        place = self.places.get(rank)
+        return f"rank {rank}" if place is None else f"rank {rank} (host {place[0]}, pid {place[1]})"
+
+    def heard(self, rank: int, message: Message) -> None:
+        """Takes note of where a rank runs, from a message that it wrote `own_place` into."""
+        host, pid = message.get("hostname"), message.get("pid")
+        if isinstance(host, str) and isinstance(pid, int):
+            self.places[rank] = (host, pid)
 
     def abort(self, error: BaseException) -> None:
         """Tells the other ranks that this one failed, as well as it can."""
@@ -73,16 +100,31 @@ class ToldError(WireError):
     def rebuild(self, rank: int) -> errors.CollectivesError:
         name = self.description.get("type")
         kind = getattr(errors, name) if name in errors.__all__ else errors.PeerError
-        peer = self.description.get("peer")
-        made: errors.CollectivesError = kind(str(self), rank=rank, peer=peer if isinstance(peer, int) else None)
+        peer, host, pid = (self.description.get(key) for key in ("peer", "hostname", "pid"))
+        made: errors.CollectivesError = kind(
+            str(self),
+            rank=rank,
+            peer=peer if isinstance(peer, int) else None,
+            host=host if isinstance(host, str) else None,
+            pid=pid if isinstance(pid, int) else None,
+        )
         return made
 
 
+def own_place() -> Message:
+    """Where this rank runs."""
+    return {"hostname": socket.gethostname(), "pid": os.getpid()}
+
+
 def describe(error: BaseException, rank: int) -> Message:
+    """An error of this rank, for the other ranks."""
     if isinstance(error, errors.CollectivesError):
-        return {"type": type(error).__name__, "text": str(error), "peer": error.peer}
-    text = f"rank {rank} could not start: {type(error).__name__}: {error}"
-    return {"type": "PeerError", "text": text, "peer": rank}
+        place = {"hostname": error.host, "pid": error.pid}
+        return {"type": type(error).__name__, "text": str(error), "peer": error.peer, **place}
+    place = own_place()
+    where = f"rank {rank} (host {place['hostname']}, pid {place['pid']})"
+    text = f"{where} could not start: {type(error).__name__}: {error}"
+    return {"type": "PeerError", "text": text, "peer": rank, **place}
 
 
 def read_all(sock: socket.socket, arrived: Callable[[Message], None]) -> Task[None]:

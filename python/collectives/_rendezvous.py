@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import _wire, errors
 from ._acceptor import Acceptor
 from ._environment import Environment, format_address, library_version
-from ._meeting import Rendezvous, ToldError, describe, name_ranks, read_all
+from ._meeting import Rendezvous, ToldError, describe, name_ranks, own_place, read_all
 from ._race import Race, Target
 from ._sockets import rendezvous_listeners
 from ._wire import Deadline, Message, RefusedError, Task, UntrustedError, WireError
@@ -103,16 +103,17 @@ class _Hub(Rendezvous):
         beyond = [address for address in addresses if not _wire.is_loopback(address)]
         self.loopback = not beyond
         self.local_address = (beyond or addresses)[0]
-        self._tell({"job": self.job, "loopback": self.loopback})
+        self._tell({"job": self.job, "loopback": self.loopback, **own_place()})
 
     def exchange(self, value: Any, what: str = "values") -> list[Any]:
         if not self.loop.run(lambda: all(self._inbox.values()), self.deadline):
             missing = [rank for rank, messages in self._inbox.items() if not messages]
+            who = self.show(missing[0]) if len(missing) == 1 else name_ranks(missing)
             raise errors.DeadlineError(
-                f"{name_ranks(missing)} did not send their {what} to rank 0 within {self.deadline.seconds:g} s after "
-                "the start. Look at the output of these ranks, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+                f"{who} did not send their {what} to rank 0 within {self.deadline.seconds:g} s after the start. Look "
+                "at the output of these ranks, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
                 rank=0,
-                peer=missing[0],
+                **self.blame(missing[0]),
             )
         received = {rank: messages.pop(0) for rank, messages in self._inbox.items()}
         values = [value, *(received[rank].get("value") for rank in range(1, self.size))]
@@ -148,6 +149,8 @@ class _Hub(Rendezvous):
     def _joined(self, sock: socket.socket, hello: Message) -> None:
         """An authenticated rank is there. Whatever is wrong with it is wrong with the job, so it ends the start."""
         rank, instance = hello["rank"], hello.get("instance")
+        if rank not in self._members:
+            self.heard(rank, hello)
         complaint = None
         if hello.get("size") != self.size:
             complaint = f"rank {rank} was started with size {hello.get('size')} and rank 0 with size {self.size}"
@@ -161,7 +164,7 @@ class _Hub(Rendezvous):
             error = errors.MismatchError(
                 f"{complaint}; start every rank of a job with its own number, the same size and the same version",
                 rank=0,
-                peer=rank,
+                **self.blame(rank),
             )
             with contextlib.closing(sock), contextlib.suppress(OSError, WireError):
                 _wire.run(_wire.send(sock, {"error": describe(error, 0)}), sock, Deadline(_FAREWELL))
@@ -181,9 +184,9 @@ class _Hub(Rendezvous):
         if isinstance(error, ToldError):
             raise error.rebuild(0) from None
         raise errors.PeerError(
-            f"rank {rank} went away while the job was starting ({error}). Look at its output for the reason",
+            f"{self.show(rank)} went away while the job was starting ({error}). Look at its output for the reason",
             rank=0,
-            peer=rank,
+            **self.blame(rank),
         )
 
     def _tell(self, message: Message) -> None:
@@ -214,6 +217,7 @@ class _Spoke(Rendezvous):
         self.local_address = self._socket.getsockname()[0]
         self.loop.start(self._socket, read_all(self._socket, self._inbox.append), self._lost)
         welcome = self._next("other ranks to come")
+        self.heard(0, welcome)
         self.job = str(welcome.get("job"))
         self.loopback = welcome.get("loopback") is True
 
@@ -229,7 +233,8 @@ class _Spoke(Rendezvous):
             self._lost(None, error)
         values = self._next(what).get("values")
         if not isinstance(values, list) or len(values) != self.size:
-            raise errors.PeerError("rank 0 sent something that is not a round of values", rank=self.rank, peer=0)
+            text = f"{self.show(0)} sent something that is not a round of values"
+            raise errors.PeerError(text, rank=self.rank, **self.blame(0))
         return values
 
     def abort(self, error: BaseException) -> None:
@@ -261,7 +266,7 @@ class _Spoke(Rendezvous):
             f"{self.deadline.seconds:g} s after the start. Look at the output of rank 0, or allow more time by "
             "COLLECTIVES_TIMEOUT (seconds)",
             rank=self.rank,
-            peer=0,
+            **self.blame(0),
         ) from error
 
     def _lost(self, result: Any, error: Exception | None) -> None:
@@ -273,7 +278,7 @@ class _Spoke(Rendezvous):
                 f"rank 0 at {self.address} went away while the job was starting ({error}). Look at its output for the "
                 "reason",
                 rank=self.rank,
-                peer=0,
+                **self.blame(0),
             )
         if not self._inbox:
             raise failure
@@ -321,6 +326,7 @@ class _Spoke(Rendezvous):
             "version": library_version(),
             "instance": self._instance,
             "patience": self.deadline.remaining(),
+            **own_place(),
         }
         yield from _wire.authenticate_connecting(sock, self.environment.token, hello, binding)
 
