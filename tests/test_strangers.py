@@ -8,6 +8,7 @@ import re
 import secrets
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -15,6 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from certificates import Authority
 from collectives import _wire
 from collectives._environment import library_version
 from collectives._wire import Deadline
@@ -60,16 +65,17 @@ say(closed=True)
 
 
 class Rank:
-    def __init__(self, rank: int, size: int, address: str, log: Path, mode: str, fd: int = -1) -> None:
+    def __init__(self, rank: int, address: str, log: Path, mode: str, fd: int, more: dict[str, str]) -> None:
         self.log = log
         variables = {
             "COLLECTIVES_RANK": str(rank),
-            "COLLECTIVES_SIZE": str(size),
+            "COLLECTIVES_SIZE": "3",
             "COLLECTIVES_RENDEZVOUS": address,
             "COLLECTIVES_TOKEN": TOKEN,
             "COLLECTIVES_TIMEOUT": str(LIMIT),
             "COLLECTIVES_TRANSPORT": "tcp",
             "COLLECTIVES_RENDEZVOUS_FD": str(fd) if fd >= 0 else "",
+            **more,
         }
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -151,6 +157,16 @@ def old_proof(port: int) -> bytes:
     return b"".join(dict.fromkeys(sent))
 
 
+def tls_hello() -> bytes:
+    """How a client of TLS begins."""
+    sent = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
 def messages(port: int) -> list[bytes]:
     """What strangers say."""
     generator = random.Random(11)
@@ -162,6 +178,8 @@ def messages(port: int) -> list[bytes]:
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + generator.randbytes(500),  # TLS
         # And then nothing:
+        tls_hello(),
+        tls_hello() + b"\x14\x03\x03\x00\x01\x01" + generator.randbytes(300),
         _wire.MAGIC[:3],
         _wire.MAGIC,
         _wire.encode(hello)[:60],
@@ -217,10 +235,17 @@ def refusals(log: str, what: str) -> tuple[int, int]:
     return told, sum(map(int, counted))
 
 
-@pytest.mark.parametrize("inherited", [False, True])
-def test_ten_thousand_strangers(tmp_path: Path, inherited: bool) -> None:
-    """With a port of rank 0's own, and (half as many) with a socket that it inherited from a launcher."""
+def with_tls(folder: Path) -> dict[str, str]:
+    cert, key, ca = Authority(folder, "authority").issue("rank")
+    return {"COLLECTIVES_TLS_CERT": str(cert), "COLLECTIVES_TLS_KEY": str(key), "COLLECTIVES_TLS_CA": str(ca)}
+
+
+@pytest.mark.parametrize("kind", ["own", "inherited", "tls"])
+def test_ten_thousand_strangers(tmp_path: Path, kind: str) -> None:
+    """With a port of rank 0's own, with that under TLS, and (half as many) with a socket inherited from a launcher."""
+    inherited = kind == "inherited"
     part = 2 if inherited else 1
+    more = with_tls(tmp_path) if kind == "tls" else {}
     with contextlib.ExitStack() as stack:
         reserved = stack.enter_context(socket.socket())
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -234,7 +259,7 @@ def test_ten_thousand_strangers(tmp_path: Path, inherited: bool) -> None:
 
         def start(rank: int, mode: str = "") -> Rank:
             fd = reserved.fileno() if inherited and rank == 0 else -1
-            made = Rank(rank, 3, address, tmp_path / f"log-{rank}", mode, fd)
+            made = Rank(rank, address, tmp_path / f"log-{rank}", mode, fd, more)
             stack.callback(made.close)
             return made
 
