@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import namespaces
 import pool
-import test_namespaces
 
 TRANSPORTS = ("local", "shm", "tcp", "mixed")
 PORT = 29533
@@ -93,7 +93,7 @@ class Jobs:
         """A job with a rank at each place. limits: options of its communicators, see `pool.ProcessGroup`."""
         mixed = transport == "mixed"
         if mixed and not self._hosts:
-            self._hosts = self._stack.enter_context(test_namespaces.two_hosts())
+            self._hosts = self._stack.enter_context(namespaces.two_hosts())
         key = (mixed, *sorted(limits.items()))
         if key not in self._crews:
             self._crews[key] = Crew(self._hosts if mixed else (), limits)
@@ -109,7 +109,7 @@ class Jobs:
 
 def usable_transports() -> list[str]:
     """Those that can be had here; several hosts need root and the command `ip`."""
-    return [t for t in TRANSPORTS if t != "mixed" or test_namespaces.REASON is None]
+    return [t for t in TRANSPORTS if t != "mixed" or namespaces.REASON is None]
 
 
 def after(seconds: float, call: Callable[[], None]) -> threading.Timer:

@@ -17,6 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import namespaces
 import net.hosts
 from bench_runs import BENCH
 from pool import Pools, make_group
@@ -121,6 +122,13 @@ def groups() -> Iterator[object]:
     for group in made:
         group.broken = True  # whatever has become of them
         group.close()
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """See `namespaces.two_hosts`."""
+    with namespaces.two_hosts() as names:
+        yield names
 
 
 @pytest.fixture

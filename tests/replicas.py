@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 
-from test_namespaces import PORT
+from namespaces import PORT
 
 LIMIT = 60  # seconds that nothing here may reach
 KEPT: tuple[str, ...] = ()  # variables of ours that processes inherit

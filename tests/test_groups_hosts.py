@@ -1,8 +1,6 @@
 """Groups where ranks are on two hosts: groups inside a host, groups across, and both kinds at once."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
+from namespaces import REASON, run_program
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
@@ -81,7 +79,7 @@ try:
         comm.all_reduce(np.ones(1000))
 except collectives.PeerError as error:
     assert error.peer == n - 1, error
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15  # the deadline is 60
 if places[me] != places[n - 1]:
     assert host.all_reduce(np.ones(1000))[0] == len(same)
     with host.split(host.rank % 2) as part:
@@ -97,32 +95,11 @@ print(json.dumps(report))
 
 
 @pytest.mark.parametrize("places", [[0, 1], [0, 0, 1, 1], [0, 1, 1, 0, 1]])
-def test_groups(hosts, places):  # noqa: F811
-    ranks = []
-    for rank, place in enumerate(places):
-        variables = {
-            "COLLECTIVES_RANK": str(rank),
-            "COLLECTIVES_SIZE": str(len(places)),
-            "COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}",
-            "COLLECTIVES_TOKEN": "w" * 64,
-            "COLLECTIVES_TIMEOUT": str(LIMIT),
-        }
-        command = ["ip", "netns", "exec", hosts[place], sys.executable, "-c", PROGRAM, HERE, json.dumps(places)]
-        ranks.append(
-            subprocess.Popen(
-                command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    try:
-        outputs = [rank.communicate(timeout=LIMIT) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    for rank, (_, errors) in zip(ranks[:-1], outputs, strict=False):
-        assert rank.returncode == 0, errors
-    for text, _ in outputs[:-1]:
-        report = json.loads(text)
+def test_groups(hosts, places):
+    ranks = run_program(hosts, places, PROGRAM, HERE, json.dumps(places), limit=LIMIT)
+    for rank in ranks[:-1]:
+        assert rank.returncode == 0, rank.errors
+        report = json.loads(rank.out)
         for name, (expected, local_size) in report["local"].items():
             assert local_size == expected, name
         for name, transports in report["carried"].items():

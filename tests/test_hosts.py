@@ -1,8 +1,6 @@
 """A group that spans hosts: every collective and algorithm, shared memory inside a host and TCP across, by itself."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from collectives import _core
-from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
+from namespaces import REASON, run_program
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
@@ -94,33 +92,13 @@ def names(collective):
 
 
 @pytest.mark.parametrize("places", [[0, 1], [0, 0, 1, 1], [0, 1, 1, 0, 1]])
-def test_every_algorithm(hosts, places, tmp_path):  # noqa: F811
+def test_every_algorithm(hosts, places, tmp_path):
     parts = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
     algorithms = {kind: names(kind) for kind in ("all_reduce", "broadcast", "reduce", "barrier", *parts)}
-    ranks = []
-    for rank, place in enumerate(places):
-        variables = {
-            "COLLECTIVES_RANK": str(rank),
-            "COLLECTIVES_SIZE": str(len(places)),
-            "COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}",
-            "COLLECTIVES_TOKEN": "z" * 64,
-            "COLLECTIVES_TIMEOUT": str(LIMIT),
-        }
-        command = ["ip", "netns", "exec", hosts[place], sys.executable, "-c", PROGRAM, json.dumps(algorithms)]
-        ranks.append(
-            subprocess.Popen(
-                command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    try:
-        outputs = [rank.communicate(timeout=LIMIT) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    for rank, (_, errors) in zip(ranks, outputs, strict=True):
-        assert rank.returncode == 0, errors
-    reports = [json.loads(text) for text, _ in outputs]
+    ranks = run_program(hosts, places, PROGRAM, json.dumps(algorithms), limit=LIMIT)
+    for rank in ranks:
+        assert rank.returncode == 0, rank.errors
+    reports = [json.loads(rank.out) for rank in ranks]
     for rank, report in enumerate(reports):
         assert report["rank"] == rank
         assert report["local_size"] == places.count(places[rank])

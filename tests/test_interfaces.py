@@ -2,24 +2,25 @@
 
 import contextlib
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import namespaces
 from collectives._environment import read_environment
 from collectives._interfaces import Interface, choose, interface_addresses, interfaces, is_link_local
 from collectives._loop import Loop
 from collectives._mesh import Mesh, Reach
 from collectives._wire import Deadline
-from test_bootstrap import LIMIT, Rank
-from test_namespaces import PORT, REASON, ip
+from joining import LIMIT
+from namespaces import PORT, REASON, ip, with_hosts_file
 
 needs_namespaces = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
@@ -113,7 +114,7 @@ LINKS = ("a", "b", "c")
 @pytest.fixture
 def hosts():
     """Two namespaces with three links: a and b with IPv4 (10.93.0.*, 10.94.0.*), c with link-local IPv6 only."""
-    names = [f"clv-{time.monotonic_ns()}-{index}" for index in range(2)]
+    names = [f"clv-{os.getpid()}-i{index}" for index in range(2)]
     with contextlib.ExitStack() as stack:
         for name in names:
             ip("netns", "add", name)
@@ -137,20 +138,8 @@ def hosts():
 @contextlib.contextmanager
 def job(hosts, places, rendezvous, folder, **variables):
     """A rank per entry of `places`; `rendezvous` is by host. What they print as errors goes to files in `folder`."""
-    with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank, place in enumerate(places):
-            own = {
-                "COLLECTIVES_RANK": str(rank),
-                "COLLECTIVES_SIZE": str(len(places)),
-                "COLLECTIVES_RENDEZVOUS": rendezvous[place],
-                "COLLECTIVES_TOKEN": "i" * 64,
-                "COLLECTIVES_TIMEOUT": str(LIMIT),
-                **{f"COLLECTIVES_{name.upper()}": value for name, value in variables.items()},
-            }
-            script = f'exec "$@" 2>{folder}/errors-{rank}'
-            ranks.append(Rank(own, prefix=["ip", "netns", "exec", hosts[place], "sh", "-c", script, "sh"]))
-            stack.callback(ranks[-1].close)
+    prefixes = [["sh", "-c", f'exec "$@" 2>{folder}/errors-{rank}', "sh"] for rank in range(len(places))]
+    with namespaces.job(hosts, places, rendezvous, prefixes, **variables) as ranks:
         yield ranks
 
 
@@ -218,20 +207,8 @@ def test_a_name_with_an_address_that_swallows_packets(hosts, tmp_path):
     swallow(hosts)
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n10.94.0.1 clv-node\n10.93.0.1 clv-node\n")
-    with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank in range(2):
-            script = f'mount --bind {file} /etc/hosts && exec "$@"'
-            variables = {
-                "COLLECTIVES_RANK": str(rank),
-                "COLLECTIVES_SIZE": "2",
-                "COLLECTIVES_RENDEZVOUS": f"clv-node:{PORT}",
-                "COLLECTIVES_TOKEN": "z" * 64,
-                "COLLECTIVES_TIMEOUT": str(LIMIT),
-            }
-            prefix = ["ip", "netns", "exec", hosts[rank], "unshare", "-m", "sh", "-c", script, "sh"]
-            ranks.append(Rank(variables, prefix=prefix))
-            stack.callback(ranks[-1].close)
+    prefixes = [with_hosts_file(file)] * 2
+    with namespaces.job(hosts, [0, 1], f"clv-node:{PORT}", prefixes) as ranks:
         for report in [rank.hear() for rank in ranks]:
             assert report["host"] == [0, 1]
 
@@ -251,8 +228,8 @@ rank, local = int(sys.argv[1]), sys.argv[2]
 loop = Loop()
 mesh = Mesh(loop, rank, "job", b"token", accept=[1] if rank == 0 else [], reach=Reach(False, local))
 print(json.dumps(mesh.offered), flush=True)
-begin = time.monotonic()
 offers = [(host, port) for host, port in json.loads(sys.stdin.readline())]
+begin = time.monotonic()
 mesh.start({0: offers} if rank else {})
 done = loop.run(mesh.finished, Deadline(60))
 print(json.dumps([done, time.monotonic() - begin, mesh.used(), mesh.missing()]), flush=True)

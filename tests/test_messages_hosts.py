@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
+from namespaces import REASON, run_program
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
@@ -53,31 +51,11 @@ print(json.dumps({"carried": carried, "ahead": [ahead, sent] if comm.rank == 0 e
 
 
 @pytest.mark.parametrize("places", [[0, 1], [0, 0, 1, 1], [0, 1, 1, 0, 1]])
-def test_messages(hosts, places):  # type: ignore[no-untyped-def] # noqa: F811
-    ranks = []
-    for rank, place in enumerate(places):
-        variables = {
-            "COLLECTIVES_RANK": str(rank),
-            "COLLECTIVES_SIZE": str(len(places)),
-            "COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}",
-            "COLLECTIVES_TOKEN": "v" * 64,
-            "COLLECTIVES_TIMEOUT": str(LIMIT),
-        }
-        command = ["ip", "netns", "exec", hosts[place], sys.executable, "-c", PROGRAM, HERE]
-        ranks.append(
-            subprocess.Popen(
-                command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    try:
-        outputs = [rank.communicate(timeout=LIMIT) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    for rank, (_, errors) in zip(ranks, outputs, strict=True):
-        assert rank.returncode == 0, errors
-    reports = [json.loads(text) for text, _ in outputs]
+def test_messages(hosts, places):  # type: ignore[no-untyped-def]
+    ranks = run_program(hosts, places, PROGRAM, HERE, limit=LIMIT)
+    for rank in ranks:
+        assert rank.returncode == 0, rank.errors
+    reports = [json.loads(rank.out) for rank in ranks]
     assert reports[0]["ahead"] == [2048, 2048]
     for place, report in zip(places, reports, strict=True):
         near = places.count(place) - 1

@@ -1,9 +1,7 @@
-"""Hosts as network namespaces: ranks of one namespace share memory, ranks of different ones use TCP."""
+"""How ranks of two hosts find each other: memory inside a host and TCP across."""
 
-import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,80 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_bootstrap import LIMIT, MAPPED, Rank
+from joining import MAPPED
+from namespaces import PORT, REASON, ip, job, with_hosts_file
 
-PORT = 29417
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=LIMIT)
-
-
-def why_not():
-    """Why namespaces cannot be made here, or None."""
-    if os.geteuid() != 0:
-        return "it needs root to make network namespaces"
-    if shutil.which("ip") is None:
-        return "it needs the command `ip` (package iproute2)"
-    name = f"clv-probe-{os.getpid()}"
-    try:
-        ip("netns", "add", name)
-        ip("netns", "del", name)
-    except subprocess.CalledProcessError as error:
-        return f"`ip netns add` fails here: {error.stderr.strip()}"
-    return None
-
-
-REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
-
-
-@contextlib.contextmanager
-def two_hosts():
-    """Two namespaces joined by a veth pair, with IPv4 10.91.0.1/2 and IPv6 fd91::1/2; gone afterwards."""
-    names = [f"clv-{os.getpid()}-{index}" for index in range(2)]
-    with contextlib.ExitStack() as stack:
-        for name in names:
-            ip("netns", "add", name)
-            stack.callback(ip, "netns", "del", name)
-        # The devices go with the namespaces.
-        ip("link", "add", "clv0", "netns", names[0], "type", "veth", "peer", "name", "clv1", "netns", names[1])
-        for index, name in enumerate(names):
-            device = f"clv{index}"
-            ip("-n", name, "addr", "add", f"10.91.0.{index + 1}/24", "dev", device)
-            # The same address on both hosts, as the bridges of container runtimes have it; a trap for the mesh.
-            ip("-n", name, "addr", "add", "10.92.0.1/24", "dev", "lo")
-            with contextlib.suppress(subprocess.CalledProcessError):  # no IPv6 in this kernel
-                ip("-n", name, "addr", "add", f"fd91::{index + 1}/64", "dev", device, "nodad")
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", device, "up")
-        yield names
-
-
-@pytest.fixture
-def hosts():
-    """See `two_hosts`."""
-    with two_hosts() as names:
-        yield names
-
-
-@contextlib.contextmanager
-def job(hosts, places, address, **variables):
-    """A rank per entry of `places` (indices of hosts); rank 0 listens at `address`."""
-    with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank, place in enumerate(places):
-            own = {
-                "COLLECTIVES_RANK": str(rank),
-                "COLLECTIVES_SIZE": str(len(places)),
-                "COLLECTIVES_RENDEZVOUS": address,
-                "COLLECTIVES_TOKEN": "y" * 64,
-                "COLLECTIVES_TIMEOUT": str(LIMIT),
-                **{f"COLLECTIVES_{name.upper()}": value for name, value in variables.items()},
-            }
-            ranks.append(Rank(own, prefix=["ip", "netns", "exec", hosts[place]]))
-            stack.callback(ranks[-1].close)
-        yield ranks
 
 
 def has_ipv6():
@@ -149,19 +77,7 @@ def test_a_name_that_is_loopback_here(hosts, tmp_path):
     own, other = tmp_path / "own", tmp_path / "other"
     own.write_text("127.0.0.1 localhost\n127.0.1.1 clv-node\n")
     other.write_text("127.0.0.1 localhost\n10.91.0.1 clv-node\n")
-    with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank, file in enumerate((own, own, other)):
-            script = f'mount --bind {file} /etc/hosts && exec "$@"'
-            prefix = ["ip", "netns", "exec", hosts[rank // 2], "unshare", "-m", "sh", "-c", script, "sh"]
-            variables = {
-                "COLLECTIVES_RANK": str(rank),
-                "COLLECTIVES_SIZE": "3",
-                "COLLECTIVES_RENDEZVOUS": f"clv-node:{PORT}",
-                "COLLECTIVES_TOKEN": "z" * 64,
-                "COLLECTIVES_TIMEOUT": str(LIMIT),
-            }
-            ranks.append(Rank(variables, prefix=prefix))
-            stack.callback(ranks[-1].close)
+    prefixes = [with_hosts_file(file) for file in (own, own, other)]
+    with job(hosts, [0, 0, 1], f"clv-node:{PORT}", prefixes) as ranks:
         for report in [rank.hear() for rank in ranks]:
             assert report["host"] == [0, 0, 1]

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from namespaces import job
 from net.hosts import Bridged, why_not
 from net.ranks import PORT, await_connections
 from net.work import TRIALS
-from test_namespaces import job
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 

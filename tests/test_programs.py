@@ -19,7 +19,7 @@ from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_namespaces import PORT, REASON, hosts  # noqa: F401  (hosts is a fixture)
+from namespaces import PORT, REASON
 
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (4, 0, 2), (1000,), (33, 129), (90_001,)]
 LIMIT = 30  # seconds for one program
@@ -102,7 +102,7 @@ class HostGroup(pool.ProcessGroup):
 
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 @pytest.mark.parametrize(("places", "examples"), [([0, 0, 1, 1], 25), ([0, 1, 1, 0, 1], 4)])
-def test_random_programs_between_hosts(hosts: list[str], places: list[int], examples: int) -> None:  # noqa: F811
+def test_random_programs_between_hosts(hosts: list[str], places: list[int], examples: int) -> None:
     group = HostGroup([hosts[place] for place in places])
 
     def usable() -> HostGroup:

@@ -12,8 +12,8 @@ from collectives._environment import MAX_SIZE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from namespaces import REASON
 from replicas import LIMIT, START, finish, in_order, job
-from test_namespaces import REASON, hosts  # noqa: F401  (hosts is a fixture)
 
 COLLECTIVES = r"""
 def work(comm, replica):
@@ -125,7 +125,7 @@ def test_spawn():
     ],
     ids=str,
 )
-def test_hosts_come_first(hosts, places, replicas, order):  # noqa: F811
+def test_hosts_come_first(hosts, places, replicas, order):
     """Processes that lie on the hosts in another order than their numbers: ranks are host by host all the same."""
     with job(COLLECTIVES, replicas, hosts=hosts, places=places) as processes:
         expected = [(process, replica) for process in order for replica in range(replicas[process] or 1)]

@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from namespaces import REASON
 from replicas import finish, job
-from test_namespaces import REASON, hosts  # noqa: F401  (hosts is a fixture)
 
 NOTICED = 3.0  # seconds: one that the library has, the others for a busy machine to run all ranks
 
@@ -136,7 +136,7 @@ def test_start_again_and_leave_nothing_open(transport, replicas):
 
 
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
-def test_a_failed_start_leaves_nothing_open(hosts):  # noqa: F811
+def test_a_failed_start_leaves_nothing_open(hosts):
     with job("", [2, 2], "shm", hosts=hosts, places=[0, 1], start=FAILING) as processes:
         for process in processes:
             report = process.hear()

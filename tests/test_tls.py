@@ -18,7 +18,7 @@ from collectives._environment import read_environment
 from collectives._tls import Tls
 from collectives._wire import RefusedError, WireError
 from collectives.errors import MismatchError
-from test_bootstrap import job
+from joining import job
 from test_rendezvous import LIMIT, TOKEN, Rank, environment, finish, listener  # noqa: F401  (listener is a fixture)
 
 

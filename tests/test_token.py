@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from collectives import _core
 from collectives._environment import read_environment, read_token
 from collectives._published import publish, read_published
-from test_bootstrap import LIMIT, job
-from test_namespaces import REASON, ip
+from joining import LIMIT, job
+from namespaces import REASON, ip
 
 JOB = {"COLLECTIVES_RANK": "1", "COLLECTIVES_SIZE": "2", "COLLECTIVES_RENDEZVOUS": "127.0.0.1:29400"}
 FILE = "COLLECTIVES_TOKEN_FILE"
