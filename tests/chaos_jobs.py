@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,6 @@ class Jobs:
 def usable_transports() -> list[str]:
     """Those that can be had here; several hosts need root and the command `ip`."""
     return [t for t in TRANSPORTS if t != "mixed" or namespaces.REASON is None]
-
-
-def after(seconds: float, call: Callable[[], None]) -> threading.Timer:
-    timer = threading.Timer(seconds, call)
-    timer.start()
-    return timer
 
 
 def left_over() -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pool
 import programs
-from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
+from programs import MAKING, OBJECTS, PARTS, WHOLE
 
 COUNTS = {0: 8, 1: 15, 10: 15, 3000: 20, 50_000: 20, 700_000: 12, 5_000_000: 2}  # elements, and how often
 LARGEST = max(COUNTS)
@@ -37,11 +37,10 @@ class Heard:
     kind: str
     text: str
     peer: int | None
-    age: float | None
 
     @staticmethod
     def of(error: Exception) -> Heard:
-        return Heard(type(error).__name__, str(error), getattr(error, "peer", None), getattr(error, "age", None))
+        return Heard(type(error).__name__, str(error), getattr(error, "peer", None))
 
 
 @dataclass
@@ -67,25 +66,6 @@ class Report:
     noticed: float = 0.0
     first: Heard | None = None
     error: Heard | None = None
-
-
-def random_item(rng: random.Random, kinds: list[str]) -> Item:
-    return Item(
-        kind=rng.choice(kinds),
-        group=rng.randrange(programs.MOST_GROUPS),
-        op=rng.choice(sorted(programs.COMBINE)),
-        dtype=rng.choice(["int32", "uint8", "int64", "float64"]),
-        shapes=tuple(rng.choice(SHAPES) for _ in range(rng.randint(1, 3))),
-        rows=tuple(rng.randint(0, 5) for _ in range(rng.randint(1, 5))),
-        layout=rng.choice(["plain", "fortran", "strided"]),
-        root=rng.randrange(8),
-        other=rng.randrange(8),
-        tag=rng.randrange(3),
-        separate=rng.random() < 0.5,
-        counted=rng.random() < 0.5,
-        asynchronous=rng.random() < 0.5,
-        seed=rng.randrange(1 << 30),
-    )
 
 
 class Timed:
@@ -231,7 +211,7 @@ class Mix:
             for check in checks:
                 check()
         else:
-            program = [random_item(self.rng, self.kinds) for _ in range(self.rng.randint(3, 10))]
+            program = [programs.random_item(self.rng, self.kinds, SHAPES) for _ in range(self.rng.randint(3, 10))]
             self.report.wrong += programs.run(self.comm, program, self.rng.randrange(1 << 30))
             self.report.calls += len(program)
 

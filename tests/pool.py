@@ -314,6 +314,8 @@ def distance(error: BaseException | None) -> int:
 class ProcessGroup(Group):
     """Ranks as processes of this host."""
 
+    rank_class = Rank
+
     def __init__(
         self,
         size: int,
@@ -347,7 +349,7 @@ class ProcessGroup(Group):
                         if inherits:
                             reduction.send_handle(old.link, listener.fileno(), old.pid)
                         continue
-                    fresh = Rank(r, own, listener if inherits else None, self._limits, self.prefix(r))
+                    fresh = self.rank_class(r, own, listener if inherits else None, self._limits, self.prefix(r))
                     if old is not None:
                         old.process.kill()
                         old.close()

@@ -241,6 +241,26 @@ def same(a: Any, b: Any) -> bool:
 # --- what people read -----------------------------------------------------------------------------------------------
 
 
+def random_item(chance: random.Random, kinds: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Item:
+    """A call of one of these kinds, on tensors of these shapes."""
+    return Item(
+        kind=chance.choice(kinds),
+        group=chance.randrange(MOST_GROUPS + 1),
+        op=chance.choice(sorted(COMBINE)),
+        dtype=chance.choice(["int32", "uint8", "int64", "float64"]),
+        shapes=tuple(chance.choices(shapes, k=chance.randint(1, 3))),
+        rows=tuple(chance.choices(range(6), k=chance.randint(1, 7))),
+        layout=chance.choice(["plain", "fortran", "strided"]),
+        root=chance.randrange(8),
+        other=chance.randrange(8),
+        tag=chance.randrange(3),
+        separate=chance.random() < 0.5,
+        counted=chance.random() < 0.5,
+        asynchronous=chance.random() < 0.5,
+        seed=chance.randrange(1 << 30),
+    )
+
+
 def text(program: Sequence[Item], size: int) -> str:
     """The program as calls, one a line: communicators are g0, g1, ...; arguments that differ by rank are lists."""
     lines = [f"g0: {size} ranks"]

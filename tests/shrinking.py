@@ -105,3 +105,9 @@ def one_shrink(comm: Any, how: str, patience: float) -> Any:
         check(comm)  # goes on
         comm.barrier()
     return new.size
+
+
+def assert_survived(outcomes: list[pool.Outcome], left: list[int], order: int = 1) -> None:
+    for rank in left:
+        assert outcomes[rank].error is None, f"rank {rank}: {outcomes[rank].text}"
+        assert outcomes[rank].value == left[::order], f"rank {rank}: {outcomes[rank].value}"

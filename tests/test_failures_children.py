@@ -15,7 +15,7 @@ import pool
 import pytest
 from pool import Pools
 
-NOTICED = 5.0  # seconds, on a busy machine
+NOTICED = 20.0  # seconds, on a busy machine
 
 
 def with_child(comm: Any, how: str) -> None:

@@ -94,6 +94,7 @@ def test_out_of_descriptors(transport, files, limited):
     limits[limited] = {"files": files}
     reports, texts = run(limits, transport)
     if all(map(is_fine, reports)):
+        assert files > 2
         if transport == "auto" and any(r["carried"].get("tcp") for r in reports):
             assert any("out of file descriptors" in text for text in texts), texts
         return
@@ -105,7 +106,7 @@ def test_out_of_descriptors(transport, files, limited):
         assert report["took"] < SOON, report
         if rank != limited:
             assert report["error"] in ("PeerError", "DeadlineError"), report
-            assert f"rank {limited}" in report["text"] or own["error"] == "DeadlineError", report
+            assert f"rank {limited}" in report["text"], report
 
 
 def test_enough_descriptors():
@@ -167,11 +168,18 @@ def small_cgroup():
     folder = parent / f"clv-{os.getpid()}"
     try:
         folder.mkdir()
-        (folder / file).write_text(str(250 << 20))
     except OSError as error:
         pytest.skip(f"no cgroup can be made here: {error}")
-    yield folder
-    folder.rmdir()
+    try:
+        (folder / file).write_text(str(250 << 20))
+        for name, value in (("memory.memsw.limit_in_bytes", str(250 << 20)), ("memory.swap.max", "0")):
+            if (folder / name).exists():
+                (folder / name).write_text(value)
+        yield folder
+    except OSError as error:
+        pytest.skip(f"no cgroup can be limited here: {error}")
+    finally:
+        folder.rmdir()
 
 
 def test_out_of_memory(small_cgroup):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent / "model"))
 
 import check_models as check  # noqa: E402
 
+needs_spin = pytest.mark.skipif(
+    shutil.which("spin") is None or shutil.which("gcc") is None, reason="it needs the commands `spin` and `gcc`"
+)
 MODELS = sorted(path.stem for path in check.FOLDER.glob("*.pml"))
 CASES = [case for case in check.CASES if not case.long]
 
@@ -26,6 +30,7 @@ def outcomes() -> dict[check.Case, Future[tuple[bool, str]]]:
         return {case: pool.submit(check.check, case) for case in CASES}
 
 
+@needs_spin
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_model(case: check.Case, outcomes: dict[check.Case, Future[tuple[bool, str]]]) -> None:

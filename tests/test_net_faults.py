@@ -7,12 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from net.hosts import Bridged, why_not
-from net.ranks import HostGroup
-from net.work import TRIALS, judge, large, steady
+from net.ranks import HostGroup, host_group
+from net.work import ALGORITHMS, TRIALS, judge, large, steady
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-
-ALGORITHMS = ["auto", "ring", "two_shot", "hierarchical"]
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +20,18 @@ def hosts() -> Iterator[Bridged]:
 
 
 @pytest.fixture(scope="module", params=[[0, 0, 1, 1], [0, 1, 2]], ids=["two-hosts-of-two", "three-hosts"])
-def group(hosts: Bridged, request: pytest.FixtureRequest) -> Iterator[HostGroup]:
+def ranks(hosts: Bridged, request: pytest.FixtureRequest) -> Iterator[HostGroup]:
     """Two ranks on each host, with shared memory and TCP, or one, with TCP only."""
-    made = HostGroup(hosts, request.param)
-    yield made
-    made.broken = True  # whatever has become of it
-    made.close()
+    with host_group(hosts, request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def group(ranks: HostGroup) -> HostGroup:
+    """The same for all tests, but for what a test before has broken."""
+    if ranks.broken:
+        ranks.connect()
+    return ranks
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 from net.hosts import why_no_relay
-from net.ranks import HostGroup
+from net.ranks import HostGroup, host_group
 from net.relay import Relay, Settings
 from net.relayed import Relayed
-from net.work import TRIALS, judge, large
+from net.work import ALGORITHMS, TRIALS, judge, large
 
-ALGORITHMS = ["auto", "ring", "two_shot", "hierarchical"]
 needs_hosts = pytest.mark.skipif(why_no_relay() is not None, reason=str(why_no_relay()))
 
 
@@ -24,12 +23,18 @@ def hosts() -> Iterator[Relayed]:
 
 
 @pytest.fixture(scope="module", params=[[0, 0, 1, 1], [0, 1, 2]], ids=["two-hosts-of-two", "three-hosts"])
-def group(hosts: Relayed, request: pytest.FixtureRequest) -> Iterator[HostGroup]:
+def ranks(hosts: Relayed, request: pytest.FixtureRequest) -> Iterator[HostGroup]:
     """Two ranks on each host, with shared memory and TCP, or one, with TCP only."""
-    made = HostGroup(hosts, request.param)
-    yield made
-    made.broken = True
-    made.close()
+    with host_group(hosts, request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def group(ranks: HostGroup) -> HostGroup:
+    """The same for all tests, but for what a test before has broken."""
+    if ranks.broken:
+        ranks.connect()
+    return ranks
 
 
 FAULTS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -49,12 +48,11 @@ def test_loss_during_the_start(hosts: Bridged) -> None:
 def test_cut_before_a_rank_comes(hosts: Bridged) -> None:
     hosts.cut(1)
     began = time.monotonic()
-    with job(hosts.names, [0, 1, 2], hosts.rendezvous(PORT), timeout=str(TIMEOUT)) as ranks:
-        heard = reports(ranks, began)
+    with job(hosts.names, [0, 1, 2], hosts.rendezvous(PORT), timeout=str(LONGER)) as ranks:
+        heard = reports(ranks, began, LONGER)
     assert heard[1]["peer"] == 0
-    # Rank 2 may be late too, on a busy machine.
-    assert re.match("ranks? 1.* did not come", heard[0]["text"])
-    assert re.match("ranks? 1.* did not come", heard[2]["text"]) or "rank 2" in heard[0]["text"]
+    assert heard[0]["text"].startswith("rank 1 did not come")
+    assert heard[2]["text"].startswith("rank 1 did not come")
     assert [heard[0]["peer"], heard[2]["peer"]] == [1, 1]
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pool
 import programs
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -19,7 +18,8 @@ from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from namespaces import PORT, REASON
+from net.hosts import Bridged, why_not
+from net.ranks import HostGroup, host_group
 
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (4, 0, 2), (1000,), (33, 129), (90_001,)]
 LIMIT = 30  # seconds for one program
@@ -73,47 +73,17 @@ def test_random_programs(pools: Pools, n: int, transport: str, examples: int) ->
     check(lambda: pools.get(n, transport), examples)
 
 
-class HostGroup(pool.ProcessGroup):
-    """Ranks as processes of several hosts, which are network namespaces: places[r] is where rank r runs."""
-
-    def __init__(self, places: list[str]) -> None:
-        self._places = places
-        super().__init__(len(places), "auto")
-
-    def connect(self) -> list[int]:
-        """Starts all ranks anew."""
-        for rank in self.ranks:
-            rank.process.kill()
-            rank.close()
-        self.ranks = []
-        for r, place in enumerate(self._places):
-            variables = {
-                "COLLECTIVES_RANK": str(r),
-                "COLLECTIVES_SIZE": str(self.size),
-                "COLLECTIVES_RENDEZVOUS": f"10.91.0.1:{PORT}",
-                "COLLECTIVES_TOKEN": "p" * 64,
-                "COLLECTIVES_TIMEOUT": str(pool.LIMIT),
-            }
-            self.ranks.append(pool.Rank(r, variables, None, {}, prefix=("ip", "netns", "exec", place)))
-        end = time.monotonic() + pool.LIMIT
-        self.broken = False
-        return [rank.next("ready", end)[1] for rank in self.ranks]
-
-
-@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize(("places", "examples"), [([0, 0, 1, 1], 25), ([0, 1, 1, 0, 1], 4)])
-def test_random_programs_between_hosts(hosts: list[str], places: list[int], examples: int) -> None:
-    group = HostGroup([hosts[place] for place in places])
+def test_random_programs_between_hosts(places: list[int], examples: int) -> None:
+    with Bridged(2) as hosts, host_group(hosts, places) as group:
 
-    def usable() -> HostGroup:
-        if group.broken:
-            group.connect()
-        return group
+        def usable() -> HostGroup:
+            if group.broken:
+                group.connect()
+            return group
 
-    try:
         check(usable, examples)
-    finally:
-        group.close()
 
 
 def huge(comm: Any, count: int) -> list[Any]:

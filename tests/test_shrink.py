@@ -12,17 +12,11 @@ import time
 from typing import Any
 
 import pytest
-from pool import Outcome, Pools
-from shrinking import one_shrink, survive
+from pool import Pools
+from shrinking import assert_survived, one_shrink, survive
 
 PATIENCE = 30.0  # seconds; nobody is to be taken for silent only because the machine is busy
 LIMIT = 90.0
-
-
-def assert_survived(outcomes: list[Outcome], left: list[int], order: int = 1) -> None:
-    for rank in left:
-        assert outcomes[rank].error is None, f"rank {rank}: {outcomes[rank].text}"
-        assert outcomes[rank].value == left[::order], f"rank {rank}: {outcomes[rank].value}"
 
 
 def kill_some(pools: Pools, trial: int) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
-import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,8 @@ class HostRank(Rank):
 class HostGroup(ProcessGroup):
     """One rank for each entry of `places`, on the host of that number."""
 
+    rank_class = HostRank
+
     def __init__(self, hosts: Hosts, places: list[int], **settings: Any) -> None:
         self.hosts = hosts
         self.places = places
@@ -50,30 +52,29 @@ class HostGroup(ProcessGroup):
             rank.process.kill()
             rank.close()
         self.ranks = []
-        address, token = self.hosts.rendezvous(next(_ports), self.places[0]), secrets.token_hex(32)
-        for number, place in enumerate(self.places):
-            variables = {
-                "COLLECTIVES_RANK": str(number),
-                "COLLECTIVES_SIZE": str(self.size),
-                "COLLECTIVES_RENDEZVOUS": address,
-                "COLLECTIVES_TOKEN": token,
-                "COLLECTIVES_TIMEOUT": str(self._timeout),
-                **self._variables,
-            }
-            self.ranks.append(HostRank(number, variables, None, self._limits, self.hosts.inside(place)))
-        try:
-            end = time.monotonic() + LIMIT
-            descriptors = [rank.next("ready", end) for rank in self.ranks]
-        except BaseException:
-            self.broken = True
-            self.close()
-            raise
-        self.broken = False
-        return descriptors
+        self._variables |= {
+            "COLLECTIVES_RENDEZVOUS": self.hosts.rendezvous(next(_ports), self.places[0]),
+            "COLLECTIVES_RENDEZVOUS_FD": "",
+        }
+        return super().connect()
+
+    def prefix(self, rank: int) -> tuple[str, ...]:
+        return self.hosts.inside(self.places[rank])
 
     def elsewhere(self, rank: int) -> list[int]:
         """The ranks of the other hosts."""
         return [other for other, place in enumerate(self.places) if place != self.places[rank]]
+
+
+@contextlib.contextmanager
+def host_group(hosts: Hosts, places: list[int], **settings: Any) -> Iterator[HostGroup]:
+    """A group, whose processes are killed afterwards, whatever has become of it."""
+    made = HostGroup(hosts, places, **settings)
+    try:
+        yield made
+    finally:
+        made.broken = True
+        made.close()
 
 
 class Connection(NamedTuple):

@@ -84,7 +84,7 @@ class Relay:
 
     def change(self, settings: Settings) -> None:
         self._settings = settings
-        self._chances = {tun: random.Random(f"{settings.seed} {tun}") for tun in self._hosts.values()}
+        self._chances = {tun: random.Random(f"{settings.seed} {address.hex()}") for address, tun in self._hosts.items()}
         self.done = dict.fromkeys(("packets", "late", "doubled", "dropped", "lost"), 0)
 
     def take(self, tun: int) -> None:

@@ -12,6 +12,7 @@ import pool
 import programs
 from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
 
+ALGORITHMS = ["auto", "ring", "two_shot", "hierarchical"]
 TRIALS = int(os.environ.get("TESTS_NET_TRIALS", "1"))  # of each fault; more of them for a long run
 _SHAPES = [(), (0,), (7,), (3, 5), (1000,), (33, 129), (20_001,), (60_001,)]
 _KINDS = [*2 * WHOLE, *2 * PARTS, *OBJECTS, *5 * ("message",), *2 * MAKING, "close"]
@@ -20,25 +21,7 @@ _KINDS = [*2 * WHOLE, *2 * PARTS, *OBJECTS, *5 * ("message",), *2 * MAKING, "clo
 def program(seed: int, length: int) -> list[Item]:
     """Random calls of every kind, on groups and groups of groups too, blocking and not; the same for the same seed."""
     chance = random.Random(seed)
-    return [
-        Item(
-            kind=chance.choice(_KINDS),
-            group=chance.randrange(programs.MOST_GROUPS + 1),
-            op=chance.choice(sorted(programs.COMBINE)),
-            dtype=chance.choice(["int32", "uint8", "int64", "float64"]),
-            shapes=tuple(chance.choices(_SHAPES, k=chance.randint(1, 3))),
-            rows=tuple(chance.choices(range(5), k=chance.randint(1, 7))),
-            layout=chance.choice(["plain", "fortran", "strided"]),
-            root=chance.randrange(8),
-            other=chance.randrange(8),
-            tag=chance.randrange(3),
-            separate=chance.random() < 0.5,
-            counted=chance.random() < 0.5,
-            asynchronous=chance.random() < 0.5,
-            seed=chance.randrange(1 << 30),
-        )
-        for _ in range(length)
-    ]
+    return [programs.random_item(chance, _KINDS, _SHAPES) for _ in range(length)]
 
 
 def judge(group: Any, seed: int, length: int, limit: float = 60.0) -> None:
