@@ -43,6 +43,7 @@ PROTOCOL = 3
 MAGIC = b"CLV1"
 STRANGER_LIMIT = 4096  # bytes of one message before the sender is authenticated
 MEMBER_LIMIT = 64 << 20  # bytes of one message afterwards
+LONGEST_WAIT = 86400.0  # seconds; poll and epoll take milliseconds in 32 bits, and a deadline may be years away
 _HEADER = struct.Struct(">4sI")
 
 
@@ -99,10 +100,13 @@ def run(task: Task[T], sock: socket.socket, deadline: Deadline) -> T:
             return result
         poll = select.poll()
         poll.register(sock, select.POLLIN if event == selectors.EVENT_READ else select.POLLOUT)
-        remaining = deadline.remaining()
-        if remaining == 0 or not poll.poll(remaining * 1000):
-            task.close()
-            raise TimeoutError(f"nothing came within {deadline.seconds:g} s")
+        while True:
+            remaining = deadline.remaining()
+            if remaining == 0:
+                task.close()
+                raise TimeoutError(f"nothing came within {deadline.seconds:g} s")
+            if poll.poll(min(remaining, LONGEST_WAIT) * 1000):
+                break
 
 
 def connect(sock: socket.socket, address: Any) -> Task[None]:
