@@ -27,6 +27,7 @@ __all__ = ["Rendezvous", "join"]
 
 _RETRY = (0.01, 0.25)  # seconds between attempts to reach rank 0: the first, and at most
 _FAREWELL = 1.0  # seconds spent on telling others of a failure
+_LOOK_AGAIN = 0.5  # seconds until a rank looks whether rank 0 listens elsewhere, when it can
 
 
 def join(environment: Environment, deadline: Deadline) -> Rendezvous:
@@ -204,9 +205,8 @@ class _Spoke(Rendezvous):
     def __init__(self, environment: Environment, deadline: Deadline, tls: Tls | None) -> None:
         super().__init__(environment, deadline)
         self._tls = tls
-        assert environment.rendezvous is not None
-        self.host, self.port = environment.rendezvous
-        self.address = format_address(self.host, self.port)
+        self._lookup = environment.lookup
+        self._aim(environment)
         self._socket: socket.socket | None = None
         self._inbox: list[Message] = []
         self._failure: errors.CollectivesError | None = None
@@ -287,24 +287,50 @@ class _Spoke(Rendezvous):
     def _connect(self) -> socket.socket:
         """Tries all addresses of rank 0 until one answers."""
         wrap = None if self._tls is None else self._tls.wrap_connecting
-        race = Race(
-            self.loop, self._find, self._greet, lambda _: None, pauses=_RETRY, wrap=wrap, refused=self._raise_refusal
-        )
-        try:
-            race.start()
-            self.loop.run(lambda: race.winner is not None, self.deadline)
-        finally:
-            race.stop()
-        if race.winner is not None:
-            return race.winner
+        while True:
+            race = Race(
+                self.loop, self._find, self._greet, lambda _: None, pauses=_RETRY, wrap=wrap, refused=self._refused
+            )
+            try:
+                race.start()
+                self._drive(race)
+            finally:
+                race.stop()
+            if race.winner is not None:
+                return race.winner
+            if self.deadline.remaining() == 0:
+                break
         here = ", which leads to this very machine on every host" if self._on_loopback() else ""
         raise errors.DeadlineError(
             f"nobody answered at the rendezvous {self.address}{here} within {self.deadline.seconds:g} s "
-            f"({race.describe() or 'no attempt was made'}). Check that rank 0 runs, that COLLECTIVES_RENDEZVOUS is its "
+            f"({race.describe() or 'no attempt was made'}). Check that rank 0 runs, that {self._source()} is its "
             "address and that no firewall is between, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
             rank=self.rank,
             peer=0,
         )
+
+    def _drive(self, race: Race) -> None:
+        """Until it is won, the deadline is there, or rank 0 has another address or token, which are taken then."""
+        if self._lookup is None:
+            self.loop.run(lambda: race.winner is not None, self.deadline)
+            return
+        while (
+            not self.loop.run(lambda: race.winner is not None, Deadline(min(_LOOK_AGAIN, self.deadline.remaining())))
+            and self.deadline.remaining()
+        ):
+            found = self._lookup.look()
+            if found is not None and found != self.environment:
+                self._aim(found)
+                return
+
+    def _aim(self, environment: Environment) -> None:
+        assert environment.rendezvous is not None
+        self.environment = environment
+        self.host, self.port = environment.rendezvous
+        self.address = format_address(self.host, self.port)
+
+    def _source(self) -> str:
+        return "COLLECTIVES_RENDEZVOUS" if self._lookup is None else "what it left in the launcher's store"
 
     def _on_loopback(self) -> bool:
         return self.host == "localhost" or _wire.is_loopback(self.host)
@@ -330,8 +356,10 @@ class _Spoke(Rendezvous):
         }
         yield from _wire.authenticate_connecting(sock, self.environment.token, hello, binding)
 
-    def _raise_refusal(self, error: RefusedError) -> None:
+    def _refused(self, error: RefusedError) -> None:
         if error.reason == "token":
+            if self._lookup is not None and self._lookup.token_made:
+                return  # of an earlier start: the one of this start will come
             text = (
                 f"rank {self.rank} and rank 0 at {self.address} have different tokens: start every rank of a job with "
                 "the same COLLECTIVES_TOKEN or COLLECTIVES_TOKEN_FILE, and give each job a rendezvous address of its "
