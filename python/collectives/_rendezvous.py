@@ -27,6 +27,7 @@ __all__ = ["Rendezvous", "join"]
 
 _RETRY = (0.01, 0.25)  # seconds between attempts to reach rank 0: the first, and at most
 _FAREWELL = 1.0  # seconds spent on telling others of a failure
+_HEARING = 0.1  # seconds for what came before the end of a connection
 _LOOK_AGAIN = 0.5  # seconds until a rank looks whether rank 0 listens elsewhere, when it can
 
 
@@ -138,6 +139,8 @@ class _Hub(Rendezvous):
     def _greet(self, sock: socket.socket) -> Task[Message]:
         binding = b"" if self._tls is None else (yield from self._tls.accept(sock))
         hello = yield from _wire.authenticate_listening(sock, self.environment.token, self._check, binding)
+        assert self._acceptor is not None
+        self._acceptor.trust(sock)
         # The rank may have reached us by several addresses; it says which connection it keeps.
         yield from _wire.receive(sock, _wire.STRANGER_LIMIT)
         return hello
@@ -196,6 +199,16 @@ class _Hub(Rendezvous):
             try:
                 _wire.run(_wire.send_bytes(sock, data), sock, self.deadline)
             except OSError as error:
+                if isinstance(error, TimeoutError) and error.errno is None:  # the deadline, not the network
+                    raise errors.DeadlineError(
+                        f"{self.show(rank)} did not take what rank 0 sent within {self.deadline.seconds:g} s after the "
+                        "start: it is stopped, or cut off. Look at what that rank does, or allow more time by "
+                        "COLLECTIVES_TIMEOUT (seconds)",
+                        rank=0,
+                        **self.blame(rank),
+                    ) from error
+                # The rank may have said why before it closed the connection.
+                self.loop.run(lambda: False, Deadline(_HEARING))
                 self._lost(rank, error)
 
 
@@ -258,7 +271,7 @@ class _Spoke(Rendezvous):
         return self._inbox.pop(0)
 
     def _hear(self) -> None:
-        self.loop.run(lambda: False, Deadline(0.1))
+        self.loop.run(lambda: False, Deadline(_HEARING))
 
     def _late(self, what: str, error: Exception | None) -> None:
         raise errors.DeadlineError(
