@@ -47,3 +47,21 @@ def test_a_deadline_that_is_ages_away(pair, monkeypatch, wait, longest):
 def test_the_deadline_ends_the_wait(pair, wait):
     with pytest.raises(TimeoutError):
         wait(pair[0], Deadline(0.05))
+
+
+def test_what_a_listener_refuses_with_is_made_fit_to_print(pair):
+    one, two = pair
+    two.sendall(_wire.encode({"refused": "\x1b[2J\r\nno\ud800\u202e" + "m\u00fcde" * 300}))
+    with pytest.raises(_wire.RefusedError) as caught:
+        _wire.run(_wire.authenticate_connecting(one, b"", {"rank": 1}), one, Deadline(30))
+    assert str(caught.value).startswith(r"\x1b[2J\r\nno\ud800\u202emüdemüde")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 310
+
+
+def test_a_refused_token_is_told_as_one(pair):
+    one, two = pair
+    two.sendall(_wire.encode({"refused": "token"}))
+    with pytest.raises(_wire.RefusedError) as caught:
+        _wire.run(_wire.authenticate_connecting(one, b"", {"rank": 1}), one, Deadline(30))
+    assert (caught.value.reason, str(caught.value)) == ("token", "the tokens differ")

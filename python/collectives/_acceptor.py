@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._loop import Loop
-from ._wire import EndedError, Task
+from ._wire import EndedError, Task, shown
 
 _log = logging.getLogger("collectives")
-_LONGEST = 300  # characters of a reason: a stranger has a hand in it
 
 
 class Acceptor:
@@ -139,7 +138,7 @@ class Acceptor:
     def _count(self, address: Any, reason: str) -> None:
         self.refused += 1
         peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local process"
-        self.last_refusal = f"{peer}: {reason if len(reason) <= _LONGEST else reason[:_LONGEST] + ' ...'}"
+        self.last_refusal = f"{peer}: {shown(reason)}"
         if self.refused == 1:
             _log.warning(
                 "refused a connection to the %s from %s; further ones are only counted", self._what, self.last_refusal
