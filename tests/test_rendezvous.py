@@ -464,9 +464,15 @@ def test_no_token_beyond_loopback(listener, rank):
     assert "192.0.2.1" in str(result.error)
 
 
-def test_no_token_on_loopback(listener):
-    ranks = finish(*(Rank(environment(listener, rank, 2, token=b"")) for rank in range(2)))
+@pytest.mark.parametrize("token", [b"", TOKEN])
+def test_no_token_on_loopback(listener, token, caplog):
+    """It is allowed, and rank 0 says what it means."""
+    caplog.set_level(logging.WARNING, logger="collectives")
+    ranks = finish(*(Rank(environment(listener, rank, 2, token=token)) for rank in range(2)))
     assert [rank.result for rank in ranks] == [[0, 1]] * 2
+    warned = [record.getMessage() for record in caplog.records if "no token" in record.getMessage()]
+    assert len(warned) == (0 if token else 1)
+    assert all("any user of this machine can join this job at 127.0.0.1:" in text for text in warned)
 
 
 def test_rank_0_cannot_listen(listener):

@@ -8,6 +8,7 @@ culprit instead of waiting for its own deadline.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import socket
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rendezvous", "join"]
 
+_log = logging.getLogger("collectives")
 _RETRY = (0.01, 0.25)  # seconds between attempts to reach rank 0: the first, and at most
 _FAREWELL = 1.0  # seconds spent on telling others of a failure
 _HEARING = 0.1  # seconds for what came before the end of a connection
@@ -79,6 +81,12 @@ class _Hub(Rendezvous):
         self._acceptor: Acceptor | None = None
 
     def gather(self) -> None:
+        if not self.environment.token and self._tls is None:
+            _log.warning(
+                "no token: any user of this machine can join this job at %s, and so run code in it. Set "
+                "COLLECTIVES_TOKEN or COLLECTIVES_TOKEN_FILE, or start the ranks by `collectives run`, which makes one",
+                self.address,
+            )
         listeners = rendezvous_listeners(self.environment, self.deadline)
         self._acceptor = Acceptor(
             self.loop,
