@@ -111,6 +111,43 @@ def test_torchrun(tmp_path, options, variables, transport):
     assert done.stdout.count("sums right") == 3
 
 
+RESTARTED = """
+import os, sys, time
+import collectives
+
+rank, first = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if first and rank == 2:
+    from datetime import timedelta
+    from torch.distributed import TCPStore
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                     wait_for_workers=False, timeout=timedelta(seconds=50))
+    store.get(f"collectives/{os.environ['TORCHELASTIC_RUN_ID']}")  # rank 0 listens, and will be ended
+    sys.exit(1)
+if not first and rank == 0:
+    time.sleep(1)  # so that the others find what its predecessor left
+comm = collectives.init(timeout=50)
+comm.barrier()
+os.write(1, b"rank %d, first %d\\n" % (rank, first))
+comm.close()
+"""
+
+
+def test_torchrun_restarts_its_workers(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(RESTARTED)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
+    options = ["--standalone", "--nproc-per-node", "3", "--max-restarts", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, str(program)],
+        env={**environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=3 * LIMIT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank}, first 0" for rank in range(3)]
+
+
 @pytest.fixture
 def store(monkeypatch):
     """A store of torch in this process, for jobs whose ranks are threads of it."""
