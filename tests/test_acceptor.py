@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def place():
         listener.setblocking(False)
 
         def greet(sock):
-            return _wire.authenticate_listening(sock, TOKEN, lambda hello: None)
+            hello = yield from _wire.authenticate_listening(sock, TOKEN, lambda hello: None)
+            acceptor.trust(sock)
+            if hello.get("waits"):
+                yield from _wire.receive(sock)
+            return hello
 
         def done(sock, hello):
             stack.enter_context(sock)
@@ -78,6 +83,54 @@ def test_among_one_source_the_oldest_is_dropped(place, caplog):
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2  # the first, and how many there were
     assert messages[1].startswith("15 connections to the test were refused, the last: 127.0.0.3:")
+
+
+def proven(stack, loop, address):
+    """A connection that both sides have authenticated and that has not said that it is kept."""
+    sock = stack.enter_context(socket.create_connection(address))
+    sock.setblocking(False)
+    ended = []
+    loop.start(
+        sock,
+        _wire.authenticate_connecting(sock, TOKEN, {"rank": 5, "waits": True}),
+        lambda result, error: ended.append(error),
+    )
+    assert loop.run(lambda: bool(ended), Deadline(LIMIT))
+    assert ended == [None]
+    return sock
+
+
+def test_who_has_proven_itself_is_not_dropped(place):
+    loop, address, acceptor, accepted = place
+    with contextlib.ExitStack() as stack:
+        sock = proven(stack, loop, address)
+        flood(stack, address, "127.0.0.1", 50)  # which is its own source
+        assert loop.run(lambda: acceptor.refused == 40, Deadline(LIMIT))
+        sock.sendall(_wire.encode({"keep": True}))
+        assert loop.run(lambda: bool(accepted), Deadline(LIMIT))
+        assert accepted == [5]
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+def test_who_has_proven_itself_and_goes_is_no_stranger(place, how):
+    loop, address, acceptor, accepted = place
+    with contextlib.ExitStack() as stack:
+        sock = proven(stack, loop, address)
+        assert len(acceptor._trusted) == 1
+        if how == "reset":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        assert loop.run(lambda: not acceptor._trusted, Deadline(LIMIT))
+    assert (acceptor.refused, accepted) == (0, [])
+
+
+def test_closing_ends_those_that_have_proven_themselves_too(place):
+    loop, address, acceptor, _ = place
+    with contextlib.ExitStack() as stack:
+        sock = proven(stack, loop, address)
+        acceptor.close()
+        sock.settimeout(LIMIT)
+        assert sock.recv(1) == b""
 
 
 def test_what_counts_as_one_source():

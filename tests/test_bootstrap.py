@@ -105,7 +105,7 @@ def test_a_missing_rank():
 
 
 def test_a_stopped_rank_ends_at_the_deadline():
-    with job(3, timeout="2") as ranks:
+    with job(3, timeout="5") as ranks:
         # It may be stopped before or after it joined; either way it is named.
         ranks[2].process.send_signal(signal.SIGSTOP)
         reports = [ranks[0].hear(), ranks[1].hear()]

@@ -230,6 +230,26 @@ def test_signals_are_passed_on(program, number, code):
     ]
 
 
+def test_asked_to_end_while_ranks_go_on_without_one(program):
+    path = program("print('ready', flush=True)\nif rank == 0: os.kill(os.getpid(), 9)\nwhile True: signal.pause()")
+    with Launcher("-n", 3, "--keep-going", path) as launcher:
+        launcher.lines_until(1, "the others go on")
+        os.kill(launcher.process.pid, signal.SIGTERM)
+        assert launcher.end()[0] == 143
+
+
+@needs_core
+def test_an_infinite_time_limit_of_shrink(program):
+    path = program(
+        "import collectives\n"
+        "comm = collectives.init()\n"
+        "if rank: time.sleep(0.3)\n"  # the other waits for it, and does not go on alone
+        "print('size', comm.shrink(timeout=float('inf')).size)"
+    )
+    code, output = run("-n", 2, "--keep-going", path)
+    assert (code, output.count("size 2")) == (0, 2), output
+
+
 def test_a_third_ctrl_c_kills(program):
     path = program(
         "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

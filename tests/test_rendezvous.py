@@ -179,6 +179,39 @@ def test_a_rank_that_misses_a_round_is_named_to_all(listener):
         assert (rank.error.peer, rank.error.host, rank.error.pid) == (2, socket.gethostname(), os.getpid())
 
 
+def big_round(listener):
+    """Rank 0 as a thread, in a round with a value that fits no buffer, and rank 1 as a socket that has read the
+    beginning of it."""
+    zero = Rank(environment(listener, 0, 2, timeout=3), lambda meeting: meeting.exchange("x" * (32 << 20)))
+    sock = client(listener)
+    greet(sock, TOKEN, hello(1, hostname="there", pid=7))
+    sock.settimeout(LIMIT)
+    for message in ({"keep": True}, {"value": 1}):
+        sock.sendall(_wire.encode(message))
+    got = b""
+    while b"xxxx" not in got:
+        got += sock.recv(4096)
+    return zero, sock
+
+
+def test_a_rank_that_takes_nothing_is_late_and_not_gone(listener):
+    zero, sock = big_round(listener)
+    with sock:
+        finish(zero)
+    assert isinstance(zero.error, DeadlineError), zero.error
+    assert "rank 1 (host there, pid 7) did not take what rank 0 sent within 3 s" in str(zero.error)
+    assert (zero.error.rank, zero.error.peer, zero.error.host, zero.error.pid) == (0, 1, "there", 7)
+
+
+def test_the_reason_of_a_rank_that_goes_while_rank_0_sends_to_it(listener):
+    zero, sock = big_round(listener)
+    with sock:
+        sock.sendall(_wire.encode({"error": {"type": "PeerError", "text": "its own reason", "peer": 1}}))
+    finish(zero)
+    assert isinstance(zero.error, PeerError)
+    assert "its own reason" in str(zero.error)
+
+
 def test_a_rank_that_raises_is_named_to_all(listener):
     def body(meeting):
         if meeting.rank == 2:
@@ -431,9 +464,15 @@ def test_no_token_beyond_loopback(listener, rank):
     assert "192.0.2.1" in str(result.error)
 
 
-def test_no_token_on_loopback(listener):
-    ranks = finish(*(Rank(environment(listener, rank, 2, token=b"")) for rank in range(2)))
+@pytest.mark.parametrize("token", [b"", TOKEN])
+def test_no_token_on_loopback(listener, token, caplog):
+    """It is allowed, and rank 0 says what it means."""
+    caplog.set_level(logging.WARNING, logger="collectives")
+    ranks = finish(*(Rank(environment(listener, rank, 2, token=token)) for rank in range(2)))
     assert [rank.result for rank in ranks] == [[0, 1]] * 2
+    warned = [record.getMessage() for record in caplog.records if "no token" in record.getMessage()]
+    assert len(warned) == (0 if token else 1)
+    assert all("any user of this machine can join this job at 127.0.0.1:" in text for text in warned)
 
 
 def test_rank_0_cannot_listen(listener):

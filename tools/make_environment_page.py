@@ -32,7 +32,12 @@ one `RuntimeWarning` that names all of them, each with the variable that it rese
 [security.md](security.md) has more about the token, TLS and the choice of interfaces.
 
 `collectives run` and `collectives.spawn` set the rank, the size, the rendezvous, the token and the descriptor for the
-processes they start.
+processes they start. Under torchrun none of these five need be set: where `COLLECTIVES_RANK`, `COLLECTIVES_SIZE` and
+`COLLECTIVES_RENDEZVOUS` are all unset, and `init` is not given them, torchrun's own variables and store supply them,
+and a token unless one is set.
+
+**On loopback a token may be missing, but then any user of the machine can join the job and run code in it**
+([security.md](security.md#without-a-token)); rank 0 warns of that.
 """
 
 

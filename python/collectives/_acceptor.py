@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._loop import Loop
-from ._wire import Task
+from ._wire import EndedError, Task, shown
 
 _log = logging.getLogger("collectives")
-_LONGEST = 300  # characters of a reason: a stranger has a hand in it
 
 
 class Acceptor:
     """Accepts on some listeners, lets each connection prove itself, and refuses the rest without being held up.
 
     At most `capacity` connections are pending. A further one drops the oldest of the source that has the most, so a
-    flood from one place drops itself. A rank that is dropped all the same tries again.
+    flood from one place drops itself. A rank that is dropped all the same tries again. Once it has proven itself it is
+    not dropped any more: it knows that it is in, and does not try again.
 
     Attributes:
         refused: number of connections that were refused.
@@ -43,7 +43,8 @@ class Acceptor:
         """Accepts from now on, whenever the loop runs.
 
         Args:
-            greet: authenticates both sides on a connection; its result is passed on to `accepted`.
+            greet: authenticates both sides on a connection, and says so by `trust` if it goes on after that; its
+                result is passed on to `accepted`.
             what: what strangers are refused from, for the log.
             capacity: see above.
             shares: how many acceptors of this process there are.
@@ -64,6 +65,7 @@ class Acceptor:
         self._wrap = wrap
         self._pending: dict[socket.socket, Any] = {}  # the address by the connection, oldest first
         self._sources: dict[Any, dict[socket.socket, None]] = {}  # the same by where they come from
+        self._trusted: dict[socket.socket, Any] = {}  # those that are no stranger's any more
         for sock in self._listeners:
             loop.listen(sock, self._incoming)
 
@@ -77,11 +79,16 @@ class Acceptor:
             sock = self._listeners.pop()
             self._loop.unlisten(sock)
             sock.close()
-        for sock in list(self._pending):
+        for sock in [*self._pending, *self._trusted]:
             self._loop.cancel(sock)
             sock.close()
         self._pending.clear()
         self._sources.clear()
+        self._trusted.clear()
+
+    def trust(self, sock: socket.socket) -> None:
+        """A connection has proven itself and is not yet done: it still has its time limit, but is not dropped."""
+        self._trusted[sock] = self._remove(sock)
 
     def _incoming(self, connection: socket.socket, address: Any) -> None:
         while len(self._pending) >= self._capacity:
@@ -102,6 +109,11 @@ class Acceptor:
         self._loop.start(sock, self._greet(sock), lambda result, error: self._settled(sock, result, error), self._limit)
 
     def _settled(self, sock: socket.socket, result: Any, error: Exception | None) -> None:
+        if sock in self._trusted and isinstance(error, (EndedError, ConnectionError)):
+            # A rank that has reached this one by another address as well.
+            del self._trusted[sock]
+            sock.close()
+            return
         if error is not None:
             self._refuse(sock, str(error) or type(error).__name__)
             return
@@ -109,6 +121,8 @@ class Acceptor:
         self._accepted(sock, result)
 
     def _remove(self, sock: socket.socket) -> Any:
+        if sock in self._trusted:
+            return self._trusted.pop(sock)
         address = self._pending.pop(sock)
         source = _source(address)
         del self._sources[source][sock]
@@ -124,7 +138,7 @@ class Acceptor:
     def _count(self, address: Any, reason: str) -> None:
         self.refused += 1
         peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local process"
-        self.last_refusal = f"{peer}: {reason if len(reason) <= _LONGEST else reason[:_LONGEST] + ' ...'}"
+        self.last_refusal = f"{peer}: {shown(reason)}"
         if self.refused == 1:
             _log.warning(
                 "refused a connection to the %s from %s; further ones are only counted", self._what, self.last_refusal

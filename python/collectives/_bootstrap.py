@@ -118,7 +118,7 @@ def connect(environment: Environment, provide: Callable[[int], tuple[int, int]])
         CollectivesError: transport "shm" was asked for and two processes do not share memory.
         ValueError: the rendezvous address cannot be used.
     """
-    deadline = Deadline(environment.start_timeout)
+    deadline = environment.deadline or Deadline(environment.start_timeout)
     handovers: dict[int, Handover] = {}
     world: World | None = None
     try:

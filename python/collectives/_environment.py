@@ -14,10 +14,15 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from . import _core
 from ._interfaces import check_pattern
 from ._secrets import read_token_file
+
+if TYPE_CHECKING:
+    from ._published import Lookup
+    from ._wire import Deadline
 
 PREFIX = "COLLECTIVES_"
 VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
@@ -43,6 +48,8 @@ class Environment:
         replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
         interfaces: pattern of the interfaces that data may use, ``""`` for all.
         tls: files with the certificate, its key and the authority's certificates, or ``None`` for no TLS.
+        deadline: of the start, where that began before this was made.
+        lookup: where the rendezvous and the token are from, when they may be those of an earlier start.
     """
 
     rank: int = 0
@@ -55,6 +62,8 @@ class Environment:
     replicas: int | None = None
     interfaces: str = ""
     tls: tuple[str, str, str] | None = None
+    deadline: Deadline | None = field(default=None, repr=False, compare=False)
+    lookup: Lookup | None = field(default=None, repr=False, compare=False)
 
     @property
     def start_timeout(self) -> float:

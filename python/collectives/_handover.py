@@ -175,6 +175,8 @@ class Exchanger:
         handover = _identify(sock)
         with _closing_on_failure(handover):
             hello = yield from _wire.authenticate_listening(sock, self.token, self._check)
+            assert self._acceptor is not None
+            self._acceptor.trust(sock)
             yield from self._receive(sock, hello["rank"], handover)
             yield from send_descriptors(sock, self._own)
         return hello["rank"], handover

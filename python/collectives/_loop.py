@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from . import _wire
 from ._wire import Deadline, Task, WireError
 
 _ACCEPT_PAUSE = 0.1  # seconds without accepting when the process is out of descriptors
@@ -110,7 +111,7 @@ class Loop:
                 return False
             if self._timers:
                 remaining = min(remaining, max(0.0, self._timers[0][0] - time.monotonic()))
-            for key, _ in self._selector.select(remaining):
+            for key, _ in self._selector.select(min(remaining, _wire.LONGEST_WAIT)):
                 sock = key.fileobj
                 assert isinstance(sock, socket.socket)
                 if sock in self._listeners:

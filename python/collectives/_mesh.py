@@ -204,6 +204,8 @@ class Mesh:
 
     def _greet_listening(self, sock: socket.socket) -> Task[int]:
         hello = yield from _wire.authenticate_listening(sock, self._token, self._check)
+        assert self._acceptor is not None
+        self._acceptor.trust(sock)
         # The other side may have reached us by several addresses; it says which connection it keeps.
         yield from _wire.receive(sock, _wire.STRANGER_LIMIT)
         rank: int = hello["rank"]

@@ -10,9 +10,25 @@ import errno
 import json
 import secrets
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from ._environment import format_address
+from ._environment import Environment, format_address
 from ._sockets import listen_at
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """How a rank looks again where rank 0 listens, since what it found may be from an earlier start.
+
+    Attributes:
+        look: gives the launch environment with what is in the store now, ``None`` for nothing. It may raise as
+            `read_published` does, and ``CollectivesError`` when the store does not answer.
+        token_made: rank 0 makes a token for each start, so a wrong one is an old one; else the user gave it.
+    """
+
+    look: Callable[[], Environment | None]
+    token_made: bool
 
 
 def publish(host: str, port: int, own: bytes) -> tuple[socket.socket, str, bytes, str]:

@@ -72,6 +72,7 @@ class Race:
         self._claimed: socket.socket | None = None
         self._refusal: RefusedError | None = None
         self._begun = 0
+        self._wanted = 0  # how many calls of `_next` are not done
         self._over = False
 
     def start(self) -> None:
@@ -104,7 +105,19 @@ class Race:
 
     def _next(self) -> None:
         """Tries the next address, and the one after it a little later."""
-        if self._claimed is not None:
+        # An address may fail at once, which calls this from within: a loop, since there may be hundreds of them.
+        self._wanted += 1
+        if self._wanted > 1:
+            return
+        try:
+            while self._wanted > 0:
+                self._try_one()
+                self._wanted -= 1
+        finally:
+            self._wanted = 0
+
+    def _try_one(self) -> None:
+        if self._claimed is not None or self._over:
             return
         if not self._waiting:
             self._ended_round()

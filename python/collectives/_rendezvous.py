@@ -8,6 +8,7 @@ culprit instead of waiting for its own deadline.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import socket
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Rendezvous", "join"]
 
+_log = logging.getLogger("collectives")
 _RETRY = (0.01, 0.25)  # seconds between attempts to reach rank 0: the first, and at most
 _FAREWELL = 1.0  # seconds spent on telling others of a failure
+_HEARING = 0.1  # seconds for what came before the end of a connection
+_LOOK_AGAIN = 0.5  # seconds until a rank looks whether rank 0 listens elsewhere, when it can
 
 
 def join(environment: Environment, deadline: Deadline) -> Rendezvous:
@@ -77,6 +81,12 @@ class _Hub(Rendezvous):
         self._acceptor: Acceptor | None = None
 
     def gather(self) -> None:
+        if not self.environment.token and self._tls is None:
+            _log.warning(
+                "no token: any user of this machine can join this job at %s, and so run code in it. Set "
+                "COLLECTIVES_TOKEN or COLLECTIVES_TOKEN_FILE, or start the ranks by `collectives run`, which makes one",
+                self.address,
+            )
         listeners = rendezvous_listeners(self.environment, self.deadline)
         self._acceptor = Acceptor(
             self.loop,
@@ -137,6 +147,8 @@ class _Hub(Rendezvous):
     def _greet(self, sock: socket.socket) -> Task[Message]:
         binding = b"" if self._tls is None else (yield from self._tls.accept(sock))
         hello = yield from _wire.authenticate_listening(sock, self.environment.token, self._check, binding)
+        assert self._acceptor is not None
+        self._acceptor.trust(sock)
         # The rank may have reached us by several addresses; it says which connection it keeps.
         yield from _wire.receive(sock, _wire.STRANGER_LIMIT)
         return hello
@@ -195,6 +207,16 @@ class _Hub(Rendezvous):
             try:
                 _wire.run(_wire.send_bytes(sock, data), sock, self.deadline)
             except OSError as error:
+                if isinstance(error, TimeoutError) and error.errno is None:  # the deadline, not the network
+                    raise errors.DeadlineError(
+                        f"{self.show(rank)} did not take what rank 0 sent within {self.deadline.seconds:g} s after the "
+                        "start: it is stopped, or cut off. Look at what that rank does, or allow more time by "
+                        "COLLECTIVES_TIMEOUT (seconds)",
+                        rank=0,
+                        **self.blame(rank),
+                    ) from error
+                # The rank may have said why before it closed the connection.
+                self.loop.run(lambda: False, Deadline(_HEARING))
                 self._lost(rank, error)
 
 
@@ -204,9 +226,8 @@ class _Spoke(Rendezvous):
     def __init__(self, environment: Environment, deadline: Deadline, tls: Tls | None) -> None:
         super().__init__(environment, deadline)
         self._tls = tls
-        assert environment.rendezvous is not None
-        self.host, self.port = environment.rendezvous
-        self.address = format_address(self.host, self.port)
+        self._lookup = environment.lookup
+        self._aim(environment)
         self._socket: socket.socket | None = None
         self._inbox: list[Message] = []
         self._failure: errors.CollectivesError | None = None
@@ -258,7 +279,7 @@ class _Spoke(Rendezvous):
         return self._inbox.pop(0)
 
     def _hear(self) -> None:
-        self.loop.run(lambda: False, Deadline(0.1))
+        self.loop.run(lambda: False, Deadline(_HEARING))
 
     def _late(self, what: str, error: Exception | None) -> None:
         raise errors.DeadlineError(
@@ -287,24 +308,50 @@ class _Spoke(Rendezvous):
     def _connect(self) -> socket.socket:
         """Tries all addresses of rank 0 until one answers."""
         wrap = None if self._tls is None else self._tls.wrap_connecting
-        race = Race(
-            self.loop, self._find, self._greet, lambda _: None, pauses=_RETRY, wrap=wrap, refused=self._raise_refusal
-        )
-        try:
-            race.start()
-            self.loop.run(lambda: race.winner is not None, self.deadline)
-        finally:
-            race.stop()
-        if race.winner is not None:
-            return race.winner
+        while True:
+            race = Race(
+                self.loop, self._find, self._greet, lambda _: None, pauses=_RETRY, wrap=wrap, refused=self._refused
+            )
+            try:
+                race.start()
+                self._drive(race)
+            finally:
+                race.stop()
+            if race.winner is not None:
+                return race.winner
+            if self.deadline.remaining() == 0:
+                break
         here = ", which leads to this very machine on every host" if self._on_loopback() else ""
         raise errors.DeadlineError(
             f"nobody answered at the rendezvous {self.address}{here} within {self.deadline.seconds:g} s "
-            f"({race.describe() or 'no attempt was made'}). Check that rank 0 runs, that COLLECTIVES_RENDEZVOUS is its "
+            f"({race.describe() or 'no attempt was made'}). Check that rank 0 runs, that {self._source()} is its "
             "address and that no firewall is between, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
             rank=self.rank,
             peer=0,
         )
+
+    def _drive(self, race: Race) -> None:
+        """Until it is won, the deadline is there, or rank 0 has another address or token, which are taken then."""
+        if self._lookup is None:
+            self.loop.run(lambda: race.winner is not None, self.deadline)
+            return
+        while (
+            not self.loop.run(lambda: race.winner is not None, Deadline(min(_LOOK_AGAIN, self.deadline.remaining())))
+            and self.deadline.remaining()
+        ):
+            found = self._lookup.look()
+            if found is not None and found != self.environment:
+                self._aim(found)
+                return
+
+    def _aim(self, environment: Environment) -> None:
+        assert environment.rendezvous is not None
+        self.environment = environment
+        self.host, self.port = environment.rendezvous
+        self.address = format_address(self.host, self.port)
+
+    def _source(self) -> str:
+        return "COLLECTIVES_RENDEZVOUS" if self._lookup is None else "what it left in the launcher's store"
 
     def _on_loopback(self) -> bool:
         return self.host == "localhost" or _wire.is_loopback(self.host)
@@ -330,8 +377,10 @@ class _Spoke(Rendezvous):
         }
         yield from _wire.authenticate_connecting(sock, self.environment.token, hello, binding)
 
-    def _raise_refusal(self, error: RefusedError) -> None:
+    def _refused(self, error: RefusedError) -> None:
         if error.reason == "token":
+            if self._lookup is not None and self._lookup.token_made:
+                return  # of an earlier start: the one of this start will come
             text = (
                 f"rank {self.rank} and rank 0 at {self.address} have different tokens: start every rank of a job with "
                 "the same COLLECTIVES_TOKEN or COLLECTIVES_TOKEN_FILE, and give each job a rendezvous address of its "

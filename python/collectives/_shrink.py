@@ -15,6 +15,8 @@ from .errors import DeadlineError, PeerError
 if TYPE_CHECKING:
     from .communicator import Communicator
 
+_FOREVER = 1e9  # seconds; the core counts nanoseconds in 64 bits, and infinity is an accepted time limit
+
 
 def shrink(parent: Communicator, timeout: float | None) -> Communicator:
     """See ``Communicator.shrink``."""
@@ -23,7 +25,7 @@ def shrink(parent: Communicator, timeout: float | None) -> Communicator:
     patience = _core._describe(parent)["timeout"] if timeout is None else float(timeout)
     made = parent
     while True:
-        made = type(parent)(_core._shrink(made, patience))
+        made = type(parent)(_core._shrink(made, min(patience, _FOREVER)))
         _leaving.register(made)
         try:
             made.barrier(timeout=patience, name="shrink")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import ipaddress
 import os
@@ -53,11 +52,20 @@ def listen_on_loopback() -> list[socket.socket]:
 
 
 def listen_on_interfaces(chosen: Sequence[Interface]) -> list[socket.socket]:
-    """Listens on the addresses of some interfaces, each with a port of its own, as far as they can be bound."""
-    sockets = []
+    """Listens on the addresses of some interfaces, each with a port of its own, as far as they can be bound.
+
+    Raises:
+        OSError: no descriptors are left.
+    """
+    sockets: list[socket.socket] = []
     for entry in chosen:
-        with contextlib.suppress(OSError):  # it went down just now
+        try:
             sockets.append(listen_on(socket.AF_INET6 if ":" in entry.address else socket.AF_INET, entry.sockaddr(0)))
+        except OSError as error:  # else it went down just now
+            if out_of_files(error):
+                for sock in sockets:
+                    sock.close()
+                raise
     return sockets
 
 
@@ -70,14 +78,18 @@ def _listen_on_all(places: list[tuple[socket.AddressFamily, Any]]) -> list[socke
         except OSError as error:
             # A machine without IPv6 (or without IPv4) is usual; a port that is taken is not to be passed over.
             failure = error
-            if error.errno == errno.EADDRINUSE:
+            if _is_fatal(error):
                 break
-    if sockets and (failure is None or failure.errno != errno.EADDRINUSE):
+    if sockets and (failure is None or not _is_fatal(failure)):
         return sockets
     for sock in sockets:
         sock.close()
     assert failure is not None
     raise failure
+
+
+def _is_fatal(error: OSError) -> bool:
+    return error.errno == errno.EADDRINUSE or out_of_files(error)
 
 
 def listen_at(host: str, port: int, token: bytes) -> list[socket.socket]:

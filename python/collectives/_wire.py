@@ -43,6 +43,8 @@ PROTOCOL = 3
 MAGIC = b"CLV1"
 STRANGER_LIMIT = 4096  # bytes of one message before the sender is authenticated
 MEMBER_LIMIT = 64 << 20  # bytes of one message afterwards
+LONGEST_WAIT = 86400.0  # seconds; poll and epoll take milliseconds in 32 bits, and a deadline may be years away
+_LONGEST_SHOWN = 300  # characters
 _HEADER = struct.Struct(">4sI")
 
 
@@ -99,10 +101,13 @@ def run(task: Task[T], sock: socket.socket, deadline: Deadline) -> T:
             return result
         poll = select.poll()
         poll.register(sock, select.POLLIN if event == selectors.EVENT_READ else select.POLLOUT)
-        remaining = deadline.remaining()
-        if remaining == 0 or not poll.poll(remaining * 1000):
-            task.close()
-            raise TimeoutError(f"nothing came within {deadline.seconds:g} s")
+        while True:
+            remaining = deadline.remaining()
+            if remaining == 0:
+                task.close()
+                raise TimeoutError(f"nothing came within {deadline.seconds:g} s")
+            if poll.poll(min(remaining, LONGEST_WAIT) * 1000):
+                break
 
 
 def connect(sock: socket.socket, address: Any) -> Task[None]:
@@ -199,13 +204,13 @@ def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message, b
         raise UntrustedError(str(error)) from None
     answer = decode(challenge)
     if "refused" in answer:
-        raise RefusedError(str(answer["refused"]))
+        raise RefusedError(shown(str(answer["refused"])))
     if not _is_nonce(answer.get("nonce")):
         raise WireError("a challenge without a nonce")
     yield from send(sock, {"proof": _proof(token, "connecting", opening[_HEADER.size :], challenge, binding)})
     answer = yield from receive(sock, STRANGER_LIMIT)
     if "refused" in answer:
-        raise RefusedError(str(answer["refused"]))
+        raise RefusedError(shown(str(answer["refused"])))
     if not _same(answer.get("proof"), _proof(token, "listening", opening[_HEADER.size :], challenge, binding)):
         raise RefusedError("token")
 
@@ -246,6 +251,12 @@ def authenticate_listening(
         raise WireError(f"it said to be rank {rank} but does not know the token")
     yield from send(sock, {"proof": _proof(token, "listening", opening, challenge[_HEADER.size :], binding)})
     return hello
+
+
+def shown(text: str) -> str:
+    """What a stranger may have said, for people: no control character gets through, and not much at all."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
 def _is_nonce(value: object) -> bool:

@@ -7,24 +7,27 @@ job. Whoever can reach the port of that store can read it; docs/security.md says
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from .._environment import MAX_SIZE, Environment, read_environment, read_token
-from .._published import publish, read_published
-from ..errors import DeadlineError
+from .._published import Lookup, publish, read_published
+from .._wire import Deadline
+from ..errors import CollectivesError, DeadlineError
+from ..torch import _store
 
 _OURS = ("COLLECTIVES_RANK", "COLLECTIVES_SIZE", "COLLECTIVES_RENDEZVOUS")
 _INSTEAD = f"Or say yourself who this process is: set {', '.join(_OURS)} and COLLECTIVES_TOKEN (docs/environment.md)"
-_meetings = itertools.count()  # every rank counts the same: all make the same calls
+_PAUSE = 0.05  # seconds until the store is asked again
 
 
 @dataclass(frozen=True)
 class Job:
-    """What torchrun told this process: its place, where the store is, and a name for this start of the job."""
+    """What torchrun told this process: its place, where the store is, and a name for the job."""
 
     rank: int
     size: int
@@ -64,58 +67,65 @@ def find_job(environ: Mapping[str, str] | None = None) -> Job | None:
             "others (TORCHELASTIC_USE_AGENT_STORE is not True): update torch, and unset "
             f"TORCH_DISABLE_SHARE_RDZV_TCP_STORE. {_INSTEAD}"
         )
-    start = variables.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Job(rank, size, host, port, f"{variables['TORCHELASTIC_RUN_ID']}/{start}")
+    return Job(rank, size, host, port, variables["TORCHELASTIC_RUN_ID"])
 
 
 @contextlib.contextmanager
 def meet(job: Job, *, token: str | bytes | None, timeout: float | None, **arguments: Any) -> Iterator[Environment]:
     """The launch environment, made with the other ranks; a context manager, which is left when all have met.
 
+    Rank 0 writes where it listens at one place for the whole job, over what an earlier start may have left there: no
+    number of starts is common to all ranks, since a start may fail on some ranks only, and torchrun's own count differs
+    between nodes. So the others may find something old. It leads nowhere, or to one who does not know the token that
+    goes with it; they look again until rank 0 has written.
+
     Args:
         token, timeout, arguments: as for `read_environment`.
 
     Raises:
+        CollectivesError: the connection to the store broke.
         DeadlineError: the store does not answer, or rank 0 says nothing there.
         ValueError: an argument or variable is not acceptable, torch is missing, or rank 0 cannot listen.
     """
-    seconds = read_environment(rank=0, size=1, timeout=timeout).start_timeout
+    deadline = Deadline(read_environment(rank=0, size=1, timeout=timeout).start_timeout)
     own = read_token(token)
-    key = f"collectives/{job.name}/{next(_meetings)}"
-    store = _connect(job, seconds)
+    key = f"collectives/{job.name}"
+    store = _connect(job, deadline)
+
+    def made(where: str, secret: bytes, **more: Any) -> Environment:
+        environment = read_environment(
+            rank=job.rank, size=job.size, rendezvous=where, token=secret, timeout=timeout, **arguments
+        )
+        return replace(environment, deadline=deadline, **more)
+
+    def look() -> Environment | None:
+        with _asking(job, store, deadline):
+            text = store.get(key).decode()  # waits until anything was written
+        return made(*read_published(text, own)) if text else None
+
     with contextlib.ExitStack() as stack:
-        fd = -1
         if job.rank == 0:
             try:
                 listener, where, secret, text = publish(job.host, job.port, own)
             except OSError as error:
                 raise ValueError(f"rank 0 cannot listen at torchrun's MASTER_ADDR {job.host}: {error}") from error
             fd = stack.enter_context(listener).fileno()
-            store.set(key, text)
-            stack.callback(_forget, store, key)
-        else:
-            try:
-                text = store.get(key).decode()
-            except RuntimeError as error:  # a torch.distributed.DistError
-                raise DeadlineError(
-                    f"rank {job.rank} waited {seconds:g} s for rank 0 to say in torchrun's store at {job.host}:"
-                    f"{job.port} where it listens. Look at the output of rank 0: every rank calls collectives.init(). "
-                    "Or allow more time by COLLECTIVES_TIMEOUT (seconds)",
-                    rank=job.rank,
-                    peer=0,
-                ) from error
-            where, secret = read_published(text, own)
-        environment = read_environment(
-            rank=job.rank, size=job.size, rendezvous=where, token=secret, timeout=timeout, **arguments
-        )
-        yield replace(environment, rendezvous_fd=fd)
+            with _asking(job, store, deadline):
+                store.set(key, text)
+                store.check([key])  # which waits for an answer: before it a store that is gone does not show
+            stack.callback(_forget, store, key, text)
+            yield made(where, secret, rendezvous_fd=fd)
+            return
+        while (environment := look()) is None:
+            if deadline.remaining() == 0:
+                raise _silence(job, deadline)
+            time.sleep(_PAUSE)
+        yield replace(environment, lookup=Lookup(look, token_made=not own))
 
 
-def _connect(job: Job, seconds: float) -> Any:
-    from ..torch import _store
-
+def _connect(job: Job, deadline: Deadline) -> Any:
     try:
-        return _store.connect(job.host, job.port, seconds)
+        return _store.connect(job.host, job.port, _patience(deadline))
     except ImportError as error:
         raise ValueError(
             f"torchrun started this process as rank {job.rank} of {job.size}, but its store cannot be used, since "
@@ -123,12 +133,45 @@ def _connect(job: Job, seconds: float) -> Any:
         ) from None
     except RuntimeError as error:  # a torch.distributed.DistError
         raise DeadlineError(
-            f"rank {job.rank} did not reach torchrun's store at {job.host}:{job.port} within {seconds:g} s",
+            f"rank {job.rank} did not reach torchrun's store at {job.host}:{job.port} within {deadline.seconds:g} s",
             rank=job.rank,
         ) from error
 
 
-def _forget(store: Any, key: str) -> None:
-    """The secret need not be there when all have met."""
+@contextlib.contextmanager
+def _asking(job: Job, store: Any, deadline: Deadline) -> Iterator[None]:
+    """Around a call of the store: what is left of the time, and errors of ours."""
+    store.set_timeout(timedelta(seconds=_patience(deadline)))
+    try:
+        yield
+    except RuntimeError as error:  # a torch.distributed.DistError
+        if not _store.is_lost(error):
+            raise _silence(job, deadline) from error
+        raise CollectivesError(
+            f"rank {job.rank} lost torchrun's store at {job.host}:{job.port} while the job was starting. Look at the "
+            "output of torchrun and of rank 0",
+            rank=job.rank,
+        ) from error
+
+
+def _silence(job: Job, deadline: Deadline) -> DeadlineError:
+    place = f"torchrun's store at {job.host}:{job.port}"
+    if job.rank == 0:
+        return DeadlineError(f"{place} did not answer rank 0 within {deadline.seconds:g} s", rank=0)
+    return DeadlineError(
+        f"rank {job.rank} waited {deadline.seconds:g} s for rank 0 to say in {place} where it listens. Look at the "
+        "output of rank 0: every rank calls collectives.init(). Or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+        rank=job.rank,
+        peer=0,
+    )
+
+
+def _patience(deadline: Deadline) -> float:
+    """Seconds for one call of the store, to which 0 would mean without end, and which counts in 64 bits."""
+    return min(max(deadline.remaining(), 0.001), 1e9)
+
+
+def _forget(store: Any, key: str, text: str) -> None:
+    """The secret need not be there when all have met. What another start has written meanwhile stays."""
     with contextlib.suppress(RuntimeError):  # the agent has gone, and the store with it
-        store.delete_key(key)
+        store.compare_set(key, text, "")

@@ -48,7 +48,7 @@ def run_local(
     Returns:
         0 when all ranks ended with 0, or with `keep_going` any of them;
         else the exit code of the first that failed, 128 + n for death by signal n; and
-        128 + n when this process was asked to end by signal n.
+        128 + n when this process was asked to end by signal n, unless a rank had failed and ended the others already.
 
     Raises:
         OSError: the command cannot be started.
@@ -262,7 +262,8 @@ class _Job:
     def _forward(self, number: int) -> None:
         """We were asked to end: so are the ranks, more firmly each time."""
         self._asked += 1
-        if self._code is None:
+        # A rank that failed before and did not end the job does not decide about its code either.
+        if self._code is None or (self._keep_going and self._asked == 1):
             self._code = 128 + number
         if self._asked >= 3:
             self._signal_all(signal.SIGKILL)

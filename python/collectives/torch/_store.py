@@ -16,3 +16,10 @@ def connect(host: str, port: int, seconds: float) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds), wait_for_workers=False)
+
+
+def is_lost(error: RuntimeError) -> bool:
+    """Whether an error of a client says that the connection broke, not that the time was over."""
+    from torch.distributed import DistNetworkError
+
+    return isinstance(error, DistNetworkError)
