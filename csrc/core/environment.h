@@ -23,12 +23,15 @@ struct EnvironmentVariable {
 inline constexpr std::string_view kLaunchReader = "python/collectives/_environment.py";
 
 inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
-    {"COLLECTIVES_RANK", "integer from 0 to size - 1", "0 in a world of one", "The number of this process",
-     kLaunchReader},
-    {"COLLECTIVES_SIZE", "integer from 1 to 1048576", "1", "How many processes the job has", kLaunchReader},
-    {"COLLECTIVES_RENDEZVOUS", "`host:port`, `[address]:port` for IPv6", "none; needed when size > 1",
+    {"COLLECTIVES_RANK", "integer from 0 to size - 1", "under torchrun: from it; else 0 in a world of one",
+     "The number of this process", kLaunchReader},
+    {"COLLECTIVES_SIZE", "integer from 1 to 1048576", "under torchrun: from it; else 1",
+     "How many processes the job has", kLaunchReader},
+    {"COLLECTIVES_RENDEZVOUS", "`host:port`, `[address]:port` for IPv6",
+     "under torchrun: from its store; else none, needed when size > 1",
      "Where rank 0 listens and the others come to, the same text on all ranks", kLaunchReader},
-    {"COLLECTIVES_TOKEN", "any text", "none; needed unless the rendezvous is on loopback",
+    {"COLLECTIVES_TOKEN", "any text",
+     "none; needed unless the rendezvous is on loopback, where any user of the machine may join without it",
      "Secret of the job, the same on all ranks: random, for example the output of `openssl rand -hex 32`",
      kLaunchReader},
     {"COLLECTIVES_TOKEN_FILE", "path of a file that nobody else may read", "none",
