@@ -43,6 +43,8 @@ def fail(comm: Any, how: str, timeout: float) -> list[Any]:
             pool.say("ready")
             pool.hear()
             comm.reduce(np.ones(3), root=0)
+        if how == "without a handler":
+            signal.signal(importlib.import_module("collectives._core")._stack_signal(), signal.SIG_DFL)
         if how == "busy":
             a_function_that_never_stops()
         else:
@@ -112,6 +114,19 @@ def test_a_stopped_rank_has_no_stack(groups: Any, transport: str, capfd: Capture
     assert f"{MISSING} " in text
     assert "its process is stopped (SIGSTOP or the like), so it has no Python stack to show" in text
     assert "in fail" not in text
+
+
+def test_a_rank_without_a_handler_is_not_asked(groups: Any, capfd: Capture) -> None:
+    group = groups(3, "shm")
+    group.start(fail, "without a handler", 6.0)
+    assert group.ranks[1].event() == "ready"
+    end = time.monotonic() + LIMIT
+    for r in (0, 2):
+        assert group.ranks[r].outcome(end).value[0] == "DeadlineError"
+    text = read(capfd, "it is alive, and shows no Python stack, since it has no signal handler for that any more")
+    assert f"{MISSING} " in text
+    group.ranks[1].tell("go on")
+    assert group.ranks[1].outcome(end).value[0] in ("DeadlineError", "PeerError")
 
 
 @pytest.mark.parametrize("transport", PROCESSES)
@@ -186,6 +201,57 @@ def test_threads(pools: Pools, capfd: Capture) -> None:
     assert "'first'" in text
     assert re.search(r"its thread \d+ is at", text)
     assert "in a_thread_at_work\n" in text
+
+
+def wait_in_a_function_of_its_own(number: int, ready: threading.Event, over: threading.Event) -> None:
+    """Its name tells whose stack is shown."""
+    code = f"def function_{number}():\n    ready.set()\n    assert over.wait(LIMIT)\n"
+    names: dict[str, Any] = {"ready": ready, "over": over, "LIMIT": LIMIT}
+    exec(code, names)
+    names[f"function_{number}"]()
+
+
+def test_threads_that_are_looked_at_at_the_same_time(capfd: Capture) -> None:
+    """Worlds in one process: each asks for the stack of its own missing rank."""
+    importlib.import_module("collectives._recorder").prepare()  # as local_group() does
+    count = 6
+    over, begin = threading.Event(), threading.Barrier(count)
+
+    def rank_0(comm: Any, name: str) -> None:
+        begin.wait(LIMIT)
+        with pytest.raises(collectives.DeadlineError):
+            comm.all_reduce(np.ones(3), name=name, timeout=0.5)
+        comm.close()  # all is said
+
+    def rank_1(comm: Any, number: int, ready: threading.Event) -> None:
+        comm.all_reduce(np.ones(3), name="first")
+        wait_in_a_function_of_its_own(number, ready, over)
+
+    threads, waiting, worlds = [], [], [collectives.local_group(2) for _ in range(count)]
+    for number, world in enumerate(worlds):
+        ready = threading.Event()
+        threads.append(threading.Thread(target=rank_1, args=(world[1], number, ready)))
+        threads[-1].start()
+        world[0].all_reduce(np.ones(3), name="first")
+        assert ready.wait(LIMIT)
+        waiting.append(threading.Thread(target=rank_0, args=(world[0], f"call {number}")))
+    try:
+        for thread in waiting:
+            thread.start()
+        for thread in waiting:
+            thread.join()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for world in worlds:
+            world[1].close()
+    text = capfd.readouterr().err
+    paragraphs = text.split("collectives: ")[1:]
+    assert len(paragraphs) == count, text
+    for number in range(count):
+        [mine] = [p for p in paragraphs if f"'call {number}'" in p]
+        assert re.findall(r"in function_(\d+)\n", mine) == [str(number)], text
 
 
 def leave(comm: Any) -> list[str]:

@@ -296,6 +296,68 @@ def test_a_forked_child_is_no_rank(program: Any) -> None:
     assert done.stderr.count("writes the recorder") == 1
 
 
+STACK = "collectives._core._stack_signal()"
+CLOSED = """
+os.closerange(3, 64)
+mine = [os.open({path!r}, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(20)]
+"""
+
+
+def test_the_stack_handler_is_gone(program: Any) -> None:
+    """A dump has no stack then, whoever has taken the handler away; the old one must not be called."""
+    default = f"signal.signal({STACK}, signal.SIG_DFL)"
+    unregistered = f"import faulthandler; faulthandler.unregister({STACK})"
+    own = f"signal.signal({STACK}, lambda *_: print('foreign'))"
+    for after, gone in (("", False), (default, True), (unregistered, True), (own, True)):
+        done = program("", after)
+        assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+        assert (json.loads(done.stderr.partition("\n")[2])["stack"] is None) == gone, done.stderr
+
+
+def test_the_descriptor_of_the_stack_is_taken_for_something_else(program: Any, tmp_path: Path) -> None:
+    for reopened in (True, False):
+        path = tmp_path / "file of the program"
+        code = CLOSED.format(path=str(path)) if reopened else "os.closerange(3, 64)"
+        done = program("", code)
+        assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+        assert json.loads(done.stderr.partition("\n")[2])["stack"] is None
+        assert not reopened or path.read_bytes() == b""
+
+
+AT_EXIT = """
+import ctypes
+import collectives
+comm = collectives.init()
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.getchar, None, None)
+print(collectives._core._stack_signal(), flush=True)
+"""
+
+
+def test_a_signal_after_the_interpreter_has_ended() -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", AT_EXIT], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        number = int(process.stdout.readline())
+        end = time.monotonic() + LIMIT
+        while catches(process.pid, number):  # until faulthandler has ended
+            assert time.monotonic() < end
+            time.sleep(0.01)  # a poll: /proc cannot be waited for
+        assert catches(process.pid, signal.SIGUSR2)
+        process.send_signal(signal.SIGUSR2)
+        process.stdin.close()
+        assert process.wait(LIMIT) == 0
+
+
+def catches(pid: int, number: int) -> bool:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    raise AssertionError("the kernel does not tell which signals a process catches")
+
+
 def test_a_folder_that_cannot_be_written(program: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = program("", "", COLLECTIVES_RECORDER_DIR=str(tmp_path / "file" / "below"))
