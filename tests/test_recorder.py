@@ -358,12 +358,105 @@ def catches(pid: int, number: int) -> bool:
     raise AssertionError("the kernel does not tell which signals a process catches")
 
 
+CHILDREN_THAT_END = """
+import os, sys, threading
+import collectives
+import numpy as np
+
+group = collectives.local_group(2)
+other = threading.Thread(target=group[1].all_reduce, args=(np.ones(3),))
+other.start()
+group[0].all_reduce(np.ones(3))
+other.join()
+if {failed}:
+    try:
+        group[0].all_reduce(np.ones(3), timeout=0.2)
+    except collectives.DeadlineError:
+        group[0].close()  # what explains the failure is over
+stop = threading.Event()
+
+def read():
+    while not stop.is_set():
+        collectives.dump_recorder(os.devnull)
+
+readers = [threading.Thread(target=read) for _ in range(2)]
+for reader in readers:
+    reader.start()
+for i in range(6):
+    child = os.fork()
+    if child == 0:
+        if i % 3 == 0:
+            sys.exit()
+        if i % 3 == 1:
+            group.clear()
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    stop.set()
+    for reader in readers:
+        reader.join()
+"""
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_forked_child_ends_in_good_order(failed: bool) -> None:
+    """Whatever the threads of its parent were at, which it does not have."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILDREN_THAT_END.format(failed=failed)], capture_output=True, text=True, timeout=LIMIT
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n" * 6), done.stderr
+
+
 def test_a_folder_that_cannot_be_written(program: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = program("", "", COLLECTIVES_RECORDER_DIR=str(tmp_path / "file" / "below"))
     assert done.returncode == 0, done.stderr
     assert "rank 0 cannot write its recorder to" in done.stderr
     assert json.loads(done.stderr.partition("\n")[2])["entries"] == []
+
+
+AT_ONCE = """
+import json, os, pathlib, signal, threading
+import collectives
+import numpy as np
+folder = pathlib.Path(os.environ["COLLECTIVES_RECORDER_DIR"])
+first, comm = collectives.local_group(1)[0], collectives.local_group(1)[0]
+for i in range(1000):
+    comm.all_reduce(np.ones(3), name="a name that makes the file longer")
+read, write = os.pipe()
+threads = [threading.Thread(target=os.read, args=(read, 1)) for _ in range(4)]  # without the interpreter's lock
+for thread in threads:
+    thread.start()
+path = folder / f"collectives-recorder-rank0-pid{os.getpid()}-world2.json"
+counts = set()
+for _ in range(60):
+    for thread in threads:
+        signal.pthread_kill(thread.ident, signal.SIGUSR2)
+    while not path.exists():
+        pass
+    counts.add(len(json.loads(path.read_text())["entries"]))
+os.write(write, b"four")
+for thread in threads:
+    thread.join()
+first.close()
+comm.close()
+print(counts, sorted(p.name.partition(f"pid{os.getpid()}")[2] for p in folder.iterdir()))
+"""
+
+
+def test_several_dumps_at_once(tmp_path: Path) -> None:
+    """Whenever one reads the file it is whole, and each world of the process has its own."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
+    done = subprocess.run(
+        [sys.executable, "-c", AT_ONCE],
+        env={**environ, "COLLECTIVES_RECORDER_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "{1000} ['-world2.json', '.json']\n"
+    assert "cannot be renamed" not in done.stderr
 
 
 # --- failures -------------------------------------------------------------------------------------------------------

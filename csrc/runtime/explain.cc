@@ -31,7 +31,9 @@ Explanation::Explanation(Communicator& communicator, Failure failure)
 
 Explanation::~Explanation() {
   if (Engine::forked()) {
-    thread_.detach();  // there is no such thread in this process
+    if (thread_.joinable()) {
+      thread_.detach();  // there is no such thread in this process
+    }
     return;
   }
   wait();
