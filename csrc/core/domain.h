@@ -14,7 +14,8 @@
 //                 before, to memory of its own or of others, is then visible to them. No stronger order is needed,
 //                 since ranks wait for values that stay: that two of these words are seen out of order only delays
 //                 somebody.
-//   notice        the same, but set once: `aborted`, `left`, `report_bytes`.
+//   notice        the same, but set once, or written anew each time for readers that make sure that it is whole:
+//                 `aborted`, `left`, `report_bytes`; `caller`, `explained`; `notes` under `note_version`.
 //   count         read for a decision that may be late, and protects no other memory: `taken`. Relaxed.
 //   sleeper flag  `sleeping`, see Domain::wake.
 #pragma once

@@ -163,15 +163,28 @@ bool Agreement::others_settled(int rank, const RankSet& present) const {
   return true;
 }
 
-// Ranks that all hear each other, with this one: the lower ones first.
+// Ranks that all hear each other, with this one. Those that hear the most of the others come first, so that a rank of
+// which some connections are cut does not keep out all to which they led.
 RankSet Agreement::pick_team(const RankSet& present) const {
   const auto hears = [&](int a, int b) { return (a == rank_ ? note_ : notes_[a]).heard.has(b); };
+  const auto together = [&](int a, int b) { return a == b || (hears(a, b) && hears(b, a)); };
+  std::vector<std::pair<int, int>> order;  // how many it does not hear, and the rank
+  for (int r = 0; r < size_; ++r) {
+    if (present.has(r)) {
+      int apart = 0;
+      for (int m = 0; m < size_; ++m) {
+        apart += present.has(m) && !together(r, m) ? 1 : 0;
+      }
+      order.emplace_back(apart, r);
+    }
+  }
+  std::sort(order.begin(), order.end());
   RankSet team(size_);
   team.add(rank_);
-  for (int r = 0; r < size_; ++r) {
-    bool fits = present.has(r) && r != rank_;
+  for (const auto& [apart, r] : order) {
+    bool fits = true;
     for (int m = 0; fits && m < size_; ++m) {
-      fits = !team.has(m) || (hears(r, m) && hears(m, r));
+      fits = !team.has(m) || together(r, m);
     }
     if (fits) {
       team.add(r);

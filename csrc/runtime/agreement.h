@@ -57,10 +57,8 @@ class Agreement {
   bool step(Time now);
 
   const Note& note() const { return note_; }
-  const Note& note_of(int rank) const { return notes_[rank]; }
   bool decided() const { return note_.decision.number != 0; }
   const Survivors& decision() const { return note_.decision; }
-  bool joined() const { return note_.joined; }
 
   enum class Failure : std::uint8_t {
     kNone,

@@ -10,6 +10,7 @@ namespace collectives {
 class Arena {
  public:
   static constexpr std::size_t kPage = 4096;
+  static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
   explicit Arena(std::size_t bytes) : bytes_(bytes) {}
 
@@ -22,8 +23,6 @@ class Arena {
   std::size_t bytes_at(std::size_t offset) const { return taken_.at(offset); }
 
  private:
-  static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
   std::size_t bytes_;
   std::map<std::size_t, std::size_t> taken_;  // bytes by offset
 };

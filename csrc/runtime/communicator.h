@@ -151,7 +151,7 @@ class Communicator {
   bool maps(int member) const { return domain_ != nullptr && domain_->has(member); }
   // The link to a member that shares no memory with this rank, nullptr for the others.
   Link* message_link(int member) const;
-  void isolate_heap();
+  void isolate_heap(std::size_t from = 0);
   void tell_left();
   void forget_links();
 

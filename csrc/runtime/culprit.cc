@@ -72,7 +72,7 @@ void Communicator::find_culprit() {
       Report answer;
       if (!collect(order[i], &answer)) {
         silent.push_back(order[i]);
-      } else if (answer.waits.empty()) {
+      } else if (answer.waits.empty() && answer.kind == ErrorKind::kDeadline) {
         idle.push_back(order[i]);
       }
       for (const int next : answer.waits) {

@@ -79,7 +79,9 @@ Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, st
 
 Engine::~Engine() {
   if (forked()) {
-    thread_.detach();  // there is no such thread in this process
+    if (thread_.joinable()) {
+      thread_.detach();  // there is no such thread in this process
+    }
     for (Peer& peer : peers_) {
       [[maybe_unused]] Link* leaked = peer.link.release();  // its descriptor is closed already
     }
@@ -127,6 +129,12 @@ void Engine::attach(Communicator* communicator) {
       communicator->reported(rank, report);
     }
     claims_.erase(claim);
+  }
+  if (const auto kept = letters_.find(number); kept != letters_.end()) {
+    for (const auto& [rank, words] : kept->second) {
+      communicator->noted(rank, words);
+    }
+    letters_.erase(kept);
   }
   for (const Peer& peer : peers_) {
     communicator->peer_gone(peer);

@@ -118,10 +118,11 @@ class Engine {
   std::atomic<std::uint64_t> explained_{0};
   Lock lock_;
   std::vector<Communicator*> communicators_;
-  std::uint32_t next_number_ = 1;                                        // the world has 0
-  std::uint32_t least_number_ = 1;                                       // that has not been claimed
-  std::uint32_t own_numbers_ = 0;                                        // given out
-  std::map<std::uint32_t, std::vector<std::pair<int, Report>>> claims_;  // with the reports and who sent them
+  std::uint32_t next_number_ = 1;                                               // the world has 0
+  std::uint32_t least_number_ = 1;                                              // that has not been claimed
+  std::uint32_t own_numbers_ = 0;                                               // given out
+  std::map<std::uint32_t, std::map<int, std::vector<std::uint64_t>>> letters_;  // by communicator and sender
+  std::map<std::uint32_t, std::vector<std::pair<int, Report>>> claims_;         // with the reports and who sent them
   int sleepers_ = 0;
   std::uint64_t finished_ = 0;
   std::uint64_t announced_ = 0;  // of finished_, to the threads that sleep

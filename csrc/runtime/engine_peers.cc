@@ -87,13 +87,22 @@ void Engine::heard(int rank, const Report& report) {
   }
 }
 
-// What a rank tells while a communicator shrinks. It repeats itself, so nothing needs to be kept.
+// What a rank tells while a communicator shrinks. Of one that this rank does not have yet, the last is kept: a decision
+// is told only once.
 void Engine::noted(int rank, const std::string& text) {
   const std::optional<Note::Letter> letter = Note::read(text);
+  if (!letter) {
+    return;
+  }
+  bool known = false;
   for (Communicator* communicator : communicators_) {
-    if (letter && communicator->options().id == letter->communicator) {
+    if (communicator->options().id == letter->communicator) {
       communicator->noted(rank, letter->words);
+      known = true;
     }
+  }
+  if (!known && is_own_number(letter->communicator) && letters_.size() < kMaxClaims) {
+    letters_[letter->communicator][rank] = letter->words;
   }
 }
 

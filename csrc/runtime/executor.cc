@@ -75,24 +75,24 @@ void Executor::open_stream(Work& work, int peer) {
 }
 
 void Executor::end(Work& work) {
+  if (!work.streams.empty()) {
+    for (std::size_t i = 0; i < work.streams.size(); ++i) {
+      links_[work.stream_peers[i]]->close(work.streams[i]);
+      sent_[work.stream_peers[i]] += work.streams[i].bytes_sent;
+    }
+    work.streams.clear();
+    work.stream_peers.clear();
+    work.sends.clear();
+    work.receives.clear();
+    work.flat.clear();
+  }
+  // Not earlier: a link that is closed in the middle of a frame takes the rest of it from there.
   if (!work.scratch.empty()) {
     if (spare_scratch_.size() < kKeepScratch && work.scratch.size() <= kKeepScratchBytes) {
       spare_scratch_.push_back(std::move(work.scratch));
     }
     work.scratch = {};
   }
-  if (work.streams.empty()) {
-    return;
-  }
-  for (std::size_t i = 0; i < work.streams.size(); ++i) {
-    links_[work.stream_peers[i]]->close(work.streams[i]);
-    sent_[work.stream_peers[i]] += work.streams[i].bytes_sent;
-  }
-  work.streams.clear();
-  work.stream_peers.clear();
-  work.sends.clear();
-  work.receives.clear();
-  work.flat.clear();
 }
 
 bool Executor::differs(int rank, const Signature& theirs, const Work& work) {

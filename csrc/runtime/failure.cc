@@ -165,8 +165,13 @@ void Communicator::close() {
   if (Engine::forked()) {
     return;
   }
-  if (explanation_ != nullptr) {
-    explanation_->wait();  // it says what happened, also when the process ends now
+  Explanation* explanation = nullptr;
+  {
+    const std::lock_guard guard(engine_->lock());
+    explanation = explanation_.get();
+  }
+  if (explanation != nullptr) {
+    explanation->wait();  // it says what happened, also when the process ends now
   }
   const std::lock_guard guard(engine_->lock());
   if (closed_) {

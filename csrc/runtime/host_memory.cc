@@ -44,7 +44,7 @@ bool HostMemory::isolate(const std::byte* data, std::size_t bytes) {
   }
   const std::lock_guard guard(mutex_);
   const auto offset = static_cast<std::size_t>(data - bases_[rank_]);
-  bytes = (bytes + Arena::kPage - 1) / Arena::kPage * Arena::kPage;
+  bytes = Arena::round_up(bytes);
   isolated_.emplace_back(offset, bytes);
   return kind_.make_private(descriptor_, offset, bases_[rank_] + offset, bytes);
 }

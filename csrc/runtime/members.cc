@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <mutex>
 
+#include "runtime/arena.h"
 #include "runtime/communicator.h"
 #include "runtime/words.h"
 
@@ -109,16 +110,20 @@ void Communicator::abandon(const std::string& why) {
 void Communicator::use_heap(std::size_t bytes) {
   const std::lock_guard guard(engine_->lock());
   if (domain_ != nullptr && bytes > heap_used_) {
+    const std::size_t before = heap_used_;
     heap_used_ = bytes;
     if (error_ != nullptr) {
-      isolate_heap();
+      isolate_heap(before);
     }
   }
 }
 
 // A rank that was given up may be in the middle of writing into symmetric arrays, and may go on much later.
-void Communicator::isolate_heap() {
-  if (domain_ != nullptr && heap_used_ > 0 && !engine_->memory()->isolate(domain_->heap(rank()), heap_used_)) {
+// from: what lies before is private already, and must not become so once more, from what the shared memory has.
+void Communicator::isolate_heap(std::size_t from) {
+  from = Arena::round_up(from);
+  if (domain_ != nullptr && heap_used_ > from &&
+      !engine_->memory()->isolate(domain_->heap(rank()) + from, heap_used_ - from)) {
     std::fprintf(stderr,
                  "collectives: warning: %s: the system has not made %zu bytes of symmetric memory private; ranks that "
                  "were given up may still write there\n",

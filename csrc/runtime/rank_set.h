@@ -15,7 +15,6 @@ class RankSet {
 
   bool has(int rank) const { return (words_[index(rank)] & bit(rank)) != 0; }
   void add(int rank) { words_[index(rank)] |= bit(rank); }
-  void remove(int rank) { words_[index(rank)] &= ~bit(rank); }
   int count() const {
     int sum = 0;
     for (const std::uint64_t word : words_) {

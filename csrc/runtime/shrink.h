@@ -54,6 +54,7 @@ class Shrinking {
   std::optional<Note> board(int member);
   void leave_behind();
   std::unique_ptr<Communicator> make();
+  void tell_failure(const std::vector<int>& old, int culprit, std::uint32_t number, const std::string& text);
   std::unique_ptr<Domain> make_domain(const std::vector<int>& old, const CommunicatorOptions& options);
   std::string names(const RankSet& ranks) const;
   [[noreturn]] void raise(ErrorKind kind, int peer, const std::string& text) const;

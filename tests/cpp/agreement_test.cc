@@ -37,7 +37,11 @@ struct Rank {
   bool told = false;
 };
 
-enum class Faults { kDeaths, kAll };
+enum class Faults {
+  kDeaths,
+  kAll,
+  kCuts,  // nobody dies; one rank, not the lowest, hears only some of the others, which all hear each other
+};
 
 class Trial {
  public:
@@ -63,10 +67,26 @@ class Trial {
     }
     eager_ = pick(2) == 0;
     kills_ = pick(size_);
+    if (faults == Faults::kCuts) {
+      eager_ = false;
+      kills_ = 0;
+      const int lonely = 1 + pick(size_ - 1);
+      for (int o = 1; o < size_; ++o) {
+        mapped_[lonely][o] = mapped_[o][lonely] = false;
+        cut_[lonely][o] = cut_[o][lonely] = o != lonely && pick(2) == 0;
+      }
+    }
     stops_ = faults == Faults::kAll ? pick(3) : 0;
     if (faults == Faults::kAll && pick(6) == 0) {
       ranks_[pick(size_)].joins = kEnd;
     }
+  }
+
+  // Where all but one rank hear each other, and are a majority, the lowest gets them together.
+  void expect_largest_team() const {
+    const Agreement& lowest = ranks_[0].agreement;
+    expect(size_ < 3 || lowest.decided(), "the lowest rank has not decided", 0);
+    expect(size_ < 3 || lowest.decision().ranks.count() >= size_ - 1, "more ranks were left out than need be", 0);
   }
 
   void run() {
@@ -87,6 +107,9 @@ class Trial {
         break;
       }
     }
+    if (faults_ == Faults::kCuts) {
+      expect_largest_team();
+    }
     if (faults_ == Faults::kDeaths) {
       for (int r = 0; r < size_; ++r) {
         expect(ranks_[r].killed || ranks_[r].agreement.decided(), "a rank has not decided", r);
@@ -106,7 +129,10 @@ class Trial {
   void expect(bool holds, const char* what, int rank) const {
     if (!holds) {
       std::fprintf(stderr, "FAILED: seed %u%s, %d ranks, rank %d, %d ms: %s\n", seed_,
-                   faults_ == Faults::kDeaths ? " (deaths)" : "", size_, rank, now_, what);
+                   faults_ == Faults::kDeaths ? " (deaths)"
+                   : faults_ == Faults::kCuts ? " (cuts)"
+                                              : "",
+                   size_, rank, now_, what);
       std::_Exit(1);
     }
   }
@@ -197,7 +223,7 @@ class Trial {
       }
     }
     if (agreement.failure() != Agreement::Failure::kNone) {
-      expect(faults_ == Faults::kAll, "a rank gave up", r);
+      expect(faults_ != Faults::kDeaths, "a rank gave up", r);
       agreement.withdraw();
       for (int o = 0; o < size_; ++o) {
         if (o != r && !mapped_[r][o] && !cut_[r][o]) {
@@ -255,7 +281,8 @@ int main(int argc, char** argv) {
   const unsigned trials = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 1000;
   const unsigned first = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 1;
   for (unsigned seed = first; seed < first + trials; ++seed) {
-    Trial(seed, seed % 3 == 0 ? Faults::kDeaths : Faults::kAll).run();
+    constexpr Faults kKinds[] = {Faults::kDeaths, Faults::kAll, Faults::kAll, Faults::kCuts};
+    Trial(seed, kKinds[seed % 4]).run();
   }
   std::printf("%u trials\n", trials);
 }
