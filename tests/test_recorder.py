@@ -19,8 +19,10 @@ import numpy as np
 import pool
 import pytest
 from pool import Pools
+from stderr_of import a_function_that_never_stops, read
 
 LIMIT = 60.0
+TIMEOUT = 6.0  # so long that no rank is taken for missing because it was not run for a moment
 PROCESSES = ["shm", "tcp"]
 
 
@@ -174,17 +176,9 @@ def wait_or_compute(comm: Any, blocked: bool) -> str:
         if blocked:
             pool.hear()
         else:
-            turn_until_told()
+            a_function_that_never_stops()
     comm.all_reduce(np.ones(300), name="waited for")
     return "done"
-
-
-def turn_until_told() -> None:
-    """Python code that keeps the interpreter's lock busy."""
-    assert pool._parent is not None
-    while not pool._parent.poll(0):
-        sum(range(1000))
-    pool.hear()
 
 
 def await_file(folder: Path, rank: int) -> dict[str, Any]:
@@ -216,7 +210,7 @@ def test_sigusr2(groups: Any, transport: str, tmp_path: Path, capfd: pytest.Capt
     assert "in wait_or_compute" in first["stack"]
     last = second["entries"][-1]
     assert (last["name"], last["state"]) == ("before", "done")
-    assert "in turn_until_told" in second["stack"]
+    assert "in a_function_that_never_stops" in second["stack"]
     said = capfd.readouterr().err
     for rank in (0, 1):
         assert f"collectives: rank {rank} wrote the recorder of its last collectives to {tmp_path}/made/" in said
@@ -229,10 +223,7 @@ def test_sigusr2_without_a_folder(groups: Any, tmp_path: Path, capfd: pytest.Cap
         assert rank.event() == "ready"
     group.ranks[0].await_sleep()
     group.ranks[0].signal(signal.SIGUSR2)
-    text, end = "", time.monotonic() + LIMIT
-    while "]}\n" not in text and time.monotonic() < end:
-        text += capfd.readouterr().err
-        time.sleep(0.01)  # a poll: what another process writes cannot be waited for
+    text = read(capfd, "]}\n")
     group.ranks[1].tell("go on")
     assert [o.value for o in group.collect()] == ["done", "done"]
     line, _, rest = text.partition("\n")
@@ -478,10 +469,11 @@ def fail(comm: Any, timeout: float) -> list[Any]:
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_dump_and_error_after_a_failure(groups: Any, transport: str, tmp_path: Path) -> None:
     group = groups(3, transport, variables={"COLLECTIVES_RECORDER_DIR": str(tmp_path)})
-    group.start(fail, 1.0)
+    group.start(fail, TIMEOUT)
     assert group.ranks[1].event() == "ready"
     end = time.monotonic() + LIMIT
     outcomes = [group.ranks[r].outcome(end) for r in (0, 2)]
+    waited = []
     for rank, outcome in zip((0, 2), outcomes, strict=True):
         name, text, host, pid, done = outcome.value
         assert name == "DeadlineError", outcome
@@ -492,7 +484,8 @@ def test_dump_and_error_after_a_failure(groups: Any, transport: str, tmp_path: P
         assert "gradient" in dumped["why"]
         states = [(e["name"], e["state"]) for e in dumped["entries"]]
         assert states[-2:] == [("before", "done"), ("gradient", "failed")]
-        assert dumped["entries"][-1]["ended"] - dumped["entries"][-1]["posted"] >= 0.9
+        waited.append(dumped["entries"][-1]["ended"] - dumped["entries"][-1]["posted"])
+    assert max(waited) >= TIMEOUT - 0.1  # the other may have come later
     assert not list(tmp_path.glob("*.part"))
 
 
