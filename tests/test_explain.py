@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import signal
+import socket
+import stat
 import threading
 import time
 from typing import Any
@@ -14,6 +17,7 @@ import numpy as np
 import pool
 import pytest
 from pool import Pools
+from stderr_of import a_function_that_never_stops, read
 
 LIMIT = 60.0
 PROCESSES = ["shm", "tcp"]
@@ -26,11 +30,18 @@ def a_function_that_takes_long() -> None:
     pool.hear()
 
 
-def a_function_that_never_stops() -> None:
+def spoil_connections() -> None:
+    """What others get from this rank makes no sense, and it lives."""
     pool.say("ready")
-    assert pool._parent is not None
-    while not pool._parent.poll(0):
-        sum(range(1000))
+    pool.hear()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as link:
+                    if link.family in (socket.AF_INET, socket.AF_INET6):
+                        link.send(b"\xff" * 4096)
+        except OSError:
+            continue  # the descriptor of the listing, or a socket that has no peer
     pool.hear()
 
 
@@ -43,10 +54,16 @@ def fail(comm: Any, how: str, timeout: float) -> list[Any]:
             pool.say("ready")
             pool.hear()
             comm.reduce(np.ones(3), root=0)
+        if how == "without a handler":
+            signal.signal(importlib.import_module("collectives._core")._stack_signal(), signal.SIG_DFL)
         if how == "busy":
-            a_function_that_never_stops()
+            a_function_that_never_stops("ready")
+        elif how == "spoils":
+            spoil_connections()
         else:
             a_function_that_takes_long()
+    else:
+        pool.say("ready")  # for `await_ready`
     began = time.monotonic()
     try:
         comm.all_reduce(np.ones(1 << 20, np.float32), name="gradient", timeout=timeout)
@@ -55,14 +72,10 @@ def fail(comm: Any, how: str, timeout: float) -> list[Any]:
     return ["returned"]
 
 
-def read(capfd: Capture, wanted: str) -> str:
-    """What all processes have written, once it has the wanted words."""
-    text, end = "", time.monotonic() + LIMIT
-    while wanted not in text:
-        assert time.monotonic() < end, f"no {wanted!r} in:\n{text}"
-        text += capfd.readouterr().err
-        time.sleep(0.01)  # a poll: what another process writes cannot be waited for
-    return text
+def await_ready(group: Any) -> None:
+    """Rank 1 is where it stays, and the others have begun to call, or are about to."""
+    for rank in group.ranks:
+        assert rank.event() == "ready"
 
 
 def close(group: Any) -> None:
@@ -75,8 +88,8 @@ def close(group: Any) -> None:
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_the_stack_of_a_rank_that_does_something_else(groups: Any, transport: str, how: str, capfd: Capture) -> None:
     group = groups(3, transport)
-    group.start(fail, how, 1.0)
-    assert group.ranks[1].event() == "ready"
+    group.start(fail, how, 6.0)
+    await_ready(group)
     end = time.monotonic() + LIMIT
     for r in (0, 2):
         assert group.ranks[r].outcome(end).value[0] == "DeadlineError"
@@ -99,8 +112,8 @@ def test_the_stack_of_a_rank_that_does_something_else(groups: Any, transport: st
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_a_stopped_rank_has_no_stack(groups: Any, transport: str, capfd: Capture) -> None:
     group = groups(3, transport)
-    group.start(fail, "sleeping", 1.0)
-    assert group.ranks[1].event() == "ready"
+    group.start(fail, "sleeping", 6.0)
+    await_ready(group)
     group.ranks[1].signal(signal.SIGSTOP)
     try:
         end = time.monotonic() + LIMIT
@@ -114,11 +127,24 @@ def test_a_stopped_rank_has_no_stack(groups: Any, transport: str, capfd: Capture
     assert "in fail" not in text
 
 
+def test_a_rank_without_a_handler_is_not_asked(groups: Any, capfd: Capture) -> None:
+    group = groups(3, "shm")
+    group.start(fail, "without a handler", 6.0)
+    await_ready(group)
+    end = time.monotonic() + LIMIT
+    for r in (0, 2):
+        assert group.ranks[r].outcome(end).value[0] == "DeadlineError"
+    text = read(capfd, "it is alive, and shows no Python stack, since it has no signal handler for that any more")
+    assert f"{MISSING} " in text
+    group.ranks[1].tell("go on")
+    assert group.ranks[1].outcome(end).value[0] in ("DeadlineError", "PeerError")
+
+
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_a_killed_rank(groups: Any, transport: str, capfd: Capture) -> None:
     group = groups(3, transport)
     group.start(fail, "sleeping", LIMIT)
-    assert group.ranks[1].event() == "ready"
+    await_ready(group)
     group.ranks[0].await_sleep()
     group.ranks[2].await_sleep()
     group.ranks[1].signal(signal.SIGKILL)
@@ -133,11 +159,28 @@ def test_a_killed_rank(groups: Any, transport: str, capfd: Capture) -> None:
     assert "broadcast #1 'weights'" in text
 
 
+def test_a_rank_that_cannot_be_reached_is_not_said_to_have_died(groups: Any, capfd: Capture) -> None:
+    group = groups(3, "tcp")
+    group.start(fail, "spoils", LIMIT)
+    await_ready(group)
+    group.ranks[0].await_sleep()
+    group.ranks[2].await_sleep()
+    group.ranks[1].tell("go on")
+    end = time.monotonic() + LIMIT
+    for r in (0, 2):
+        assert group.ranks[r].outcome(end).value[0] == "PeerError"
+    text = read(capfd, MISSING)
+    assert re.search(
+        rf"rank 1 \(host .*, pid {group.ranks[1].pid}\) cannot be reached any more and {MISSING[:10]}", text
+    )
+    assert "died" not in text
+
+
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_another_collective(groups: Any, transport: str, capfd: Capture) -> None:
     group = groups(3, transport)
     group.start(fail, "another", LIMIT)
-    assert group.ranks[1].event() == "ready"
+    await_ready(group)
     group.ranks[0].await_sleep()
     group.ranks[2].await_sleep()
     group.ranks[1].tell("go on")
@@ -178,6 +221,7 @@ def a_thread_at_work() -> None:
 
 def test_threads(pools: Pools, capfd: Capture) -> None:
     importlib.import_module("collectives._recorder").prepare()  # as local_group() does
+    said.clear()  # an earlier test may have set it
     assert pools.get(3, "local").run(leave_one_out) == [["failed"], ["late"], ["failed"]]
     text = capfd.readouterr().err
     assert text.count("is missing from") == 1, text
@@ -188,6 +232,57 @@ def test_threads(pools: Pools, capfd: Capture) -> None:
     assert "in a_thread_at_work\n" in text
 
 
+def wait_in_a_function_of_its_own(number: int, ready: threading.Event, over: threading.Event) -> None:
+    """Its name tells whose stack is shown."""
+    code = f"def function_{number}():\n    ready.set()\n    assert over.wait(LIMIT)\n"
+    names: dict[str, Any] = {"ready": ready, "over": over, "LIMIT": LIMIT}
+    exec(code, names)
+    names[f"function_{number}"]()
+
+
+def test_threads_that_are_looked_at_at_the_same_time(capfd: Capture) -> None:
+    """Worlds in one process: each asks for the stack of its own missing rank."""
+    importlib.import_module("collectives._recorder").prepare()  # as local_group() does
+    count = 6
+    over, begin = threading.Event(), threading.Barrier(count)
+
+    def rank_0(comm: Any, name: str) -> None:
+        begin.wait(LIMIT)
+        with pytest.raises(collectives.DeadlineError):
+            comm.all_reduce(np.ones(3), name=name, timeout=0.5)
+        comm.close()  # all is said
+
+    def rank_1(comm: Any, number: int, ready: threading.Event) -> None:
+        comm.all_reduce(np.ones(3), name="first")
+        wait_in_a_function_of_its_own(number, ready, over)
+
+    threads, waiting, worlds = [], [], [collectives.local_group(2) for _ in range(count)]
+    for number, world in enumerate(worlds):
+        ready = threading.Event()
+        threads.append(threading.Thread(target=rank_1, args=(world[1], number, ready)))
+        threads[-1].start()
+        world[0].all_reduce(np.ones(3), name="first")
+        assert ready.wait(LIMIT)
+        waiting.append(threading.Thread(target=rank_0, args=(world[0], f"call {number}")))
+    try:
+        for thread in waiting:
+            thread.start()
+        for thread in waiting:
+            thread.join()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for world in worlds:
+            world[1].close()
+    text = capfd.readouterr().err
+    paragraphs = text.split("collectives: ")[1:]
+    assert len(paragraphs) == count, text
+    for number in range(count):
+        [mine] = [p for p in paragraphs if f"'call {number}'" in p]
+        assert re.findall(r"in function_(\d+)\n", mine) == [str(number)], text
+
+
 def leave(comm: Any) -> list[str]:
     comm.all_reduce(np.ones(3), name="first")
     if comm.rank == 1:
@@ -195,6 +290,7 @@ def leave(comm: Any) -> list[str]:
         pool.hear()
         comm.close()
         return []
+    pool.say("ready")
     with pytest.raises(collectives.PeerError) as info:
         comm.barrier()
     return [str(info.value)]
@@ -204,8 +300,9 @@ def leave(comm: Any) -> list[str]:
 def test_a_rank_that_has_left(groups: Any, transport: str, capfd: Capture) -> None:
     group = groups(3, transport)
     group.start(leave)
-    assert group.ranks[1].event() == "ready"
+    await_ready(group)
     group.ranks[0].await_sleep()
+    group.ranks[2].await_sleep()
     group.ranks[1].tell("go on")
     outcomes = [group.ranks[r].outcome(time.monotonic() + LIMIT) for r in range(3)]
     for r in (0, 2):

@@ -31,7 +31,9 @@ Explanation::Explanation(Communicator& communicator, Failure failure)
 
 Explanation::~Explanation() {
   if (Engine::forked()) {
-    thread_.detach();  // there is no such thread in this process
+    if (thread_.joinable()) {
+      thread_.detach();  // there is no such thread in this process
+    }
     return;
   }
   wait();
@@ -143,7 +145,8 @@ bool Explanation::claim() const {
   std::uint64_t before = word.load(std::memory_order_relaxed);
   do {
     const bool same = (before ^ mine) << (64 - kRankBits) == 0;
-    if (same && (failure_.own.cause == Cause::kDeath || now - (before >> kRankBits) < kSameFailureSeconds)) {
+    const bool gone = failure_.own.cause == Cause::kDeath || failure_.own.cause == Cause::kUnreachable;
+    if (same && (gone || now - (before >> kRankBits) < kSameFailureSeconds)) {
       return false;
     }
   } while (!word.compare_exchange_weak(before, mine, std::memory_order_relaxed));
@@ -168,7 +171,10 @@ std::string Explanation::paragraph(const std::string& found) const {
     }
   }
   std::string text = "collectives: " + failure_.culprit;
-  const std::string died = own.cause == Cause::kDeath ? "died" : own.cause == Cause::kLeft ? "has left the group" : "";
+  const std::string died = own.cause == Cause::kDeath         ? "died"
+                           : own.cause == Cause::kUnreachable ? "cannot be reached any more"
+                           : own.cause == Cause::kLeft        ? "has left the group"
+                                                              : "";
   if (seen == 1) {
     text += died.empty() ? " has entered, and does not go on with, " : " " + died + " in the middle of ";
   } else {

@@ -5,7 +5,6 @@
 // and the error is raised meanwhile. It also writes the recorder into the folder where one is set.
 #pragma once
 
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <string>

@@ -45,6 +45,9 @@ int Communicator::thread_of(int member) const {
 // The last calls before a collective, the latest first.
 std::string Communicator::recent(std::int64_t sequence) const {
   constexpr std::int64_t kMost = 3;
+  if (sequence <= 0) {
+    return {};  // another rank may have sent any number
+  }
   std::vector<std::string> calls;
   for (std::int64_t s = sequence - 1; s >= 0 && s >= sequence - kMost; --s) {
     if (const auto call = find_call(engine_->recorder(), options_.id, s); call) {
@@ -80,19 +83,14 @@ void Communicator::note(Report& own, const Work* current) const {
 }
 
 void Communicator::explain(const Report& told, const Work* current) {
-  Report own = told;
-  if (own.culprit != error_->culprit) {  // the others' reports have said more
-    own.culprit = error_->culprit;
-    note(own, current);
-  }
   const std::vector<std::shared_ptr<Work>> works = pending();
   const Work* work = current != nullptr ? current : works.empty() ? nullptr : works.front().get();
   Failure failure;
-  failure.own = own;
+  failure.own = told;
   failure.own.text = error_->text;
-  failure.explains = own.cause != Cause::kOther && own.waiting && work != nullptr && own.culprit != rank();
-  failure.explains = failure.explains || (own.cause == Cause::kMismatch && own.waiting && work != nullptr);
-  if (own.kind == ErrorKind::kClosed || (!failure.explains && recorder_folder().empty())) {
+  failure.explains = told.cause != Cause::kOther && told.waiting && work != nullptr && told.culprit != rank();
+  failure.explains = failure.explains || (told.cause == Cause::kMismatch && told.waiting && work != nullptr);
+  if (told.kind == ErrorKind::kClosed || (!failure.explains && recorder_folder().empty())) {
     return;
   }
   failure.size = size();
@@ -108,13 +106,13 @@ void Communicator::explain(const Report& told, const Work* current) {
     failure.call += options_.id == 0 ? "" : " of group " + std::to_string(options_.id);
   }
   for (int r = 0; r < size(); ++r) {
-    const bool culprit = r == own.culprit && own.cause != Cause::kMismatch;
+    const bool culprit = r == told.culprit && told.cause != Cause::kMismatch;
     failure.places.push_back(r == rank() ? own_stack_place() : peer(r).stack_place);
     if (r == rank() || (!culprit && peer(r).state == Peer::State::kThere && !has_left(r))) {
       failure.there.push_back(r);
     }
   }
-  if (const int culprit = own.culprit; culprit >= 0 && culprit != rank()) {
+  if (const int culprit = told.culprit; culprit >= 0 && culprit != rank()) {
     failure.culprit = who(culprit);
     failure.world_culprit = world_rank(culprit);
     const bool local = options_.mapped_transport == "local";

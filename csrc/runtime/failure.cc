@@ -141,7 +141,7 @@ void Communicator::peer_gone(const Peer& peer) {
   }
   Report report;
   report.kind = ErrorKind::kPeer;
-  report.cause = Cause::kDeath;
+  report.cause = peer.proven ? Cause::kDeath : Cause::kUnreachable;
   report.reporter = rank();
   report.culprit = member;
   report.sequence = static_cast<std::int64_t>(executor_->completed);

@@ -1,10 +1,13 @@
 #include "runtime/recorder.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <map>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <type_traits>
@@ -30,6 +33,25 @@ const Moment g_loaded;
 constexpr std::size_t kMostRecorders = 1024;
 std::atomic<Recorder*> g_recorders[kMostRecorders];
 std::atomic<int> g_readers{0};
+
+class Reading {
+ public:
+  Reading() { g_readers.fetch_add(1, std::memory_order_seq_cst); }
+  ~Reading() { g_readers.fetch_sub(1, std::memory_order_seq_cst); }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+};
+
+// Those that read are threads of the parent.
+void after_fork_in_child() { g_readers.store(0, std::memory_order_relaxed); }
+
+// How many recorders of a rank this process has had, with the new one.
+int count_world(int rank) {
+  static std::mutex mutex;
+  static auto* counts = new std::map<int, int>;  // outlives every recorder
+  const std::lock_guard guard(mutex);
+  return ++(*counts)[rank];
+}
 
 // The fixed part of a description; its name follows in the words behind.
 struct Facts {
@@ -60,12 +82,14 @@ std::int64_t CounterClock::nanoseconds_of(std::uint64_t count) const {
   return now_ns - static_cast<std::int64_t>(static_cast<double>(since) * ns_per_count_);
 }
 
-Recorder::Recorder(int rank, int size) : rank_(rank), size_(size) {
+Recorder::Recorder(int rank, int size) : rank_(rank), size_(size), world_(count_world(rank)) {
   // Pages of zeros, which take memory once they are used.
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw std::bad_alloc();
   }
+  static const int handlers = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  (void)handlers;
   entries_ = static_cast<Entry*>(memory);
   descriptions_ = reinterpret_cast<Description*>(entries_ + kEntries);
   for (std::atomic<Recorder*>& place : g_recorders) {
@@ -91,13 +115,12 @@ Recorder::~Recorder() {
 }
 
 void Recorder::for_each(void (*fn)(const Recorder& recorder, void* argument), void* argument) {
-  g_readers.fetch_add(1, std::memory_order_seq_cst);
+  const Reading reading;
   for (const std::atomic<Recorder*>& place : g_recorders) {
     if (const Recorder* recorder = place.load(std::memory_order_seq_cst); recorder != nullptr) {
       fn(*recorder, argument);
     }
   }
-  g_readers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void Recorder::describe(Work& work, std::uint32_t communicator) {

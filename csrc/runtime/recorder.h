@@ -80,6 +80,8 @@ class Recorder {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // 1 for the first recorder of that rank in this process, and more for those of later worlds.
+  int world() const { return world_; }
 
   // A call begins to count.
   void posted(Work& work, std::uint32_t communicator) {
@@ -152,6 +154,7 @@ class Recorder {
 
   int rank_;
   int size_;
+  int world_;
   std::atomic<std::uint64_t> next_{0};
   std::uint64_t descriptions_made_ = 0;
   static constexpr std::size_t kBytes = kEntries * sizeof(Entry) + kDescriptions * sizeof(Description);

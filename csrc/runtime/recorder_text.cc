@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -165,9 +166,15 @@ void dump(const Recorder& recorder, std::string_view folder, std::string_view wh
   said.add("collectives: ").add("rank ").add(recorder.rank());
   int descriptor = STDERR_FILENO;
   if (!folder.empty()) {
-    path.add(folder).add("/collectives-recorder-rank").add(recorder.rank()).add("-pid").add(getpid()).add(".json");
-    Path other = path;  // so that nobody reads half of it
-    other.add(".part");
+    path.add(folder).add("/collectives-recorder-rank").add(recorder.rank()).add("-pid").add(getpid());
+    if (recorder.world() > 1) {
+      path.add("-world").add(recorder.world());
+    }
+    path.add(".json");
+    // So that nobody reads half of it. A name for each dump, since several communicators may fail at once.
+    static std::atomic<std::int64_t> dumps{0};
+    Path other = path;
+    other.add(".").add(dumps.fetch_add(1, std::memory_order_relaxed)).add(".part");
     descriptor = open(other.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (descriptor >= 0) {
       {
@@ -175,8 +182,14 @@ void dump(const Recorder& recorder, std::string_view folder, std::string_view wh
         write_json(recorder, why, stack, out);
       }
       close(descriptor);
-      rename(other.text, path.text);
-      said.add(" wrote the recorder of its last collectives to ").add(path.text).add(" (").add(why).add(")\n");
+      if (rename(other.text, path.text) == 0) {
+        said.add(" wrote the recorder of its last collectives to ").add(path.text).add(" (").add(why).add(")\n");
+      } else {
+        said.add(" wrote the recorder of its last collectives to ")
+            .add(other.text)
+            .add(", since it cannot be renamed to ");
+        said.add(path.text).add(" (errno ").add(errno).add("; ").add(why).add(")\n");
+      }
       int error_stream = STDERR_FILENO;
       put_to_descriptor(&error_stream, said.text, said.used);
       return;

@@ -36,8 +36,8 @@ class TextWriter {
 // One object on one line: see docs/recorder.md. why: what it is written for. stack: of Python, may be empty.
 void write_json(const Recorder& recorder, std::string_view why, std::string_view stack, TextWriter& out);
 
-// Writes it into a file of its own in the folder, whose name has the rank and the process, and says so on stderr; to
-// stderr itself when the folder is empty.
+// Writes it into a file of its own in the folder, whose name has the rank, the process and the world, and says so on
+// stderr; to stderr itself when the folder is empty.
 void dump(const Recorder& recorder, std::string_view folder, std::string_view why, std::string_view stack);
 
 }  // namespace collectives

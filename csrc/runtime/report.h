@@ -10,7 +10,8 @@
 namespace collectives {
 
 // What happened, for what is said about it: see explain.h.
-enum class Cause : std::uint8_t { kOther, kDeath, kSilence, kLeft, kMismatch };
+// kUnreachable: it may live.
+enum class Cause : std::uint8_t { kOther, kDeath, kUnreachable, kSilence, kLeft, kMismatch };
 
 struct Report {
   ErrorKind kind = ErrorKind::kGeneric;  // kNone: no failure, the reporter has left in good order

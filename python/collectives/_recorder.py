@@ -15,7 +15,7 @@ from . import _core
 from ._environment import read_recorder_dir, read_signals
 
 _lock = threading.Lock()
-_prepared: list[bool] = []
+_prepared: list[int] = []  # processes: this one, and those that it was forked from
 
 
 def machine() -> str:
@@ -39,12 +39,13 @@ def prepare() -> None:
             os.makedirs(folder, exist_ok=True)
     _core._set_recorder_folder(folder)
     with _lock:
-        if _prepared:
-            return
-        _prepared.append(True)
         descriptor = _core._open_stack_page(machine())
+        if os.getpid() in _prepared:
+            return
+        _prepared.append(os.getpid())
         number = _core._stack_signal()
         if handle and descriptor >= 0 and _core._signal_is_free(number):
+            faulthandler.unregister(number)  # a forked child: what its parent had is not in force here
             # It writes the stack of the thread that the signal interrupts, whoever holds the interpreter's lock.
             faulthandler.register(number, file=descriptor, all_threads=False, chain=False)
             _core._take_over_stack_signal()
