@@ -359,6 +359,8 @@ other = threading.Thread(target=group[1].all_reduce, args=(np.ones(3),))
 other.start()
 group[0].all_reduce(np.ones(3))
 other.join()
+for work in [comm.all_reduce(np.ones(3), async_op=True) for comm in group]:
+    work.wait()  # so that both have a thread that waits for more to do
 if {failed}:
     try:
         group[0].all_reduce(np.ones(3), timeout=0.2)

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "runtime/communicator.h"
 
@@ -82,6 +83,8 @@ Engine::~Engine() {
     if (thread_.joinable()) {
       thread_.detach();  // there is no such thread in this process
     }
+    // Nor one that waits for this, which its destructor would wait for.
+    new (&thread_wake_) std::condition_variable;
     for (Peer& peer : peers_) {
       [[maybe_unused]] Link* leaked = peer.link.release();  // its descriptor is closed already
     }
