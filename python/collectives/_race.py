@@ -180,6 +180,8 @@ class Race:
         self._told(sock)
 
     def _failed(self, sock: socket.socket, error: Exception) -> None:
+        if out_of_files(error):
+            raise error  # of this process, whatever the address
         self.failures[self._running.pop(sock)] = str(error) or type(error).__name__
         sock.close()
         if isinstance(error, RefusedError) and self._refusal is None:
