@@ -39,14 +39,21 @@ REASON = why_not()
 
 
 @contextlib.contextmanager
-def two_hosts():
-    """Two namespaces joined by a veth pair, with IPv4 10.91.0.1/2 and IPv6 fd91::1/2; gone afterwards."""
-    names = [f"clv-{os.getpid()}-{index}" for index in range(2)]
+def two_empty(mark: str = "") -> Iterator[list[str]]:
+    """Two namespaces with nothing but loopback, and `mark` in their names; gone afterwards, and what is in them."""
+    names = [f"clv-{os.getpid()}-{mark}{index}" for index in range(2)]
     with contextlib.ExitStack() as stack:
         for name in names:
             ip("netns", "add", name)
             stack.callback(ip, "netns", "del", name)
-        # The devices go with the namespaces.
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+
+
+@contextlib.contextmanager
+def two_hosts():
+    """Two namespaces joined by a veth pair, with IPv4 10.91.0.1/2 and IPv6 fd91::1/2; gone afterwards."""
+    with two_empty() as names:
         ip("link", "add", "clv0", "netns", names[0], "type", "veth", "peer", "name", "clv1", "netns", names[1])
         for index, name in enumerate(names):
             device = f"clv{index}"
@@ -55,7 +62,6 @@ def two_hosts():
             ip("-n", name, "addr", "add", "10.92.0.1/24", "dev", "lo")
             with contextlib.suppress(subprocess.CalledProcessError):  # no IPv6 in this kernel
                 ip("-n", name, "addr", "add", f"fd91::{index + 1}/64", "dev", device, "nodad")
-            ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "link", "set", device, "up")
         yield names
 

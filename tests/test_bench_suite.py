@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 
 import pytest
-from bench_runs import run_bench
+from bench_runs import BENCH, run_bench
 
 bench = functools.partial(run_bench, "--duration", 0.02)
 
@@ -110,3 +112,13 @@ def test_limits_come_from_primitives_of_the_same_run(suite):
     text = suite.aims_as_text(rows)
     assert "0.40  missed" in line(text, "private buffers", "4 MiB - 128 MiB", "limit")
     assert "2.00" in line(text, "private buffers", " c ", " near ", "32 MiB - 128 MiB")
+
+
+def test_the_documented_aims_are_those_of_the_kept_runs() -> None:
+    runs = sorted((BENCH / "results" / "2026-11-21").glob("suite-[1-3].json"))
+    assert len(runs) == 3
+    command = [sys.executable, BENCH / "suite_report.py", *runs]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    table = done.stdout.partition("\n\n")[0]
+    assert "(impossible)" in table
+    assert table in (BENCH.parent / "docs" / "performance.md").read_text(encoding="utf-8")

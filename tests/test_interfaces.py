@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import socket
 import subprocess
@@ -114,12 +113,7 @@ LINKS = ("a", "b", "c")
 @pytest.fixture
 def hosts():
     """Two namespaces with three links: a and b with IPv4 (10.93.0.*, 10.94.0.*), c with link-local IPv6 only."""
-    names = [f"clv-{os.getpid()}-i{index}" for index in range(2)]
-    with contextlib.ExitStack() as stack:
-        for name in names:
-            ip("netns", "add", name)
-            stack.callback(ip, "netns", "del", name)
-            ip("-n", name, "link", "set", "lo", "up")
+    with namespaces.two_empty("i") as names:
         for link in LINKS:
             ends = [f"clv{link}{index}" for index in range(2)]
             ip("link", "add", ends[0], "netns", names[0], "type", "veth", "peer", "name", ends[1], "netns", names[1])

@@ -7,72 +7,57 @@ from collections.abc import Iterator
 
 import pytest
 from net.hosts import Bridged, why_not
-from net.ranks import HostGroup, host_group
+from net.ranks import HostGroup
 from net.work import ALGORITHMS, TRIALS, judge, large, steady
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[Bridged]:
+def faulty_hosts() -> Iterator[Bridged]:
     with Bridged(3) as made:
         yield made
 
 
-@pytest.fixture(scope="module", params=[[0, 0, 1, 1], [0, 1, 2]], ids=["two-hosts-of-two", "three-hosts"])
-def ranks(hosts: Bridged, request: pytest.FixtureRequest) -> Iterator[HostGroup]:
-    """Two ranks on each host, with shared memory and TCP, or one, with TCP only."""
-    with host_group(hosts, request.param) as made:
-        yield made
-
-
 @pytest.fixture
-def group(ranks: HostGroup) -> HostGroup:
-    """The same for all tests, but for what a test before has broken."""
-    if ranks.broken:
-        ranks.connect()
-    return ranks
-
-
-@pytest.fixture
-def mended(hosts: Bridged) -> Iterator[Bridged]:
+def mended(faulty_hosts: Bridged) -> Iterator[Bridged]:
     """The hosts, whose network is as it was afterwards."""
-    yield hosts
-    for host in range(len(hosts.names)):
-        hosts.filter(host)
-        hosts.slow(host, 0)
+    yield faulty_hosts
+    for host in range(len(faulty_hosts.names)):
+        faulty_hosts.filter(host)
+        faulty_hosts.slow(host, 0)
         for where in ("port", "device"):
-            hosts.mend(host, where)
+            faulty_hosts.mend(host, where)
 
 
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_loss(mended: Bridged, group: HostGroup, trial: int) -> None:
+def test_loss(mended: Bridged, host_ranks: HostGroup, trial: int) -> None:
     """One packet in a hundred is lost on its way to each host."""
-    for host in set(group.places):
+    for host in set(host_ranks.places):
         mended.lose(host, 10)
-    group.run(large, 200_000, ALGORITHMS)
+    host_ranks.run(large, 200_000, ALGORITHMS)
     for seed in range(3):
-        judge(group, 100 * trial + seed, 25)
-    assert all(mended.dropped(host) > 0 for host in set(group.places))
+        judge(host_ranks, 100 * trial + seed, 25)
+    assert all(mended.dropped(host) > 0 for host in set(host_ranks.places))
 
 
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_slow(mended: Bridged, group: HostGroup, trial: int) -> None:
+def test_slow(mended: Bridged, host_ranks: HostGroup, trial: int) -> None:
     """Each link carries 8 Mbit/s."""
-    for host in set(group.places):
+    for host in set(host_ranks.places):
         mended.slow(host, 8)
     # A host sends at least its sum once, and hears another: 320 kB take a third of a second.
-    took = group.run(large, 40_000, ["auto"])
+    took = host_ranks.run(large, 40_000, ["auto"])
     assert min(took) > 0.16, "the network was not slow"
-    judge(group, 100 * trial + 10, 25)
+    judge(host_ranks, 100 * trial + 10, 25)
 
 
 @pytest.mark.parametrize("where", ["port", "device"])
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_cut_for_two_seconds(mended: Bridged, group: HostGroup, where: str, trial: int) -> None:
+def test_cut_for_two_seconds(mended: Bridged, host_ranks: HostGroup, where: str, trial: int) -> None:
     """The job stands still, goes on, and is right."""
-    group.start(steady)
-    first = group.ranks[0]
+    host_ranks.start(steady)
+    first = host_ranks.ranks[0]
     while (number := first.event()) < 3:
         pass
     mended.cut(1, where)
@@ -87,6 +72,6 @@ def test_cut_for_two_seconds(mended: Bridged, group: HostGroup, where: str, tria
     while first.event() < number + 3:
         pass
     first.tell("enough")
-    rounds = {outcome.value if outcome.error is None else outcome.text for outcome in group.collect()}
+    rounds = {outcome.value if outcome.error is None else outcome.text for outcome in host_ranks.collect()}
     assert len(rounds) == 1, rounds
-    judge(group, 100 * trial + 20, 20)
+    judge(host_ranks, 100 * trial + 20, 20)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from net.hosts import why_no_relay
-from net.ranks import HostGroup, host_group
+from net.ranks import HostGroup
 from net.relay import Relay, Settings
 from net.relayed import Relayed
 from net.work import ALGORITHMS, TRIALS, judge, large
@@ -17,24 +17,9 @@ needs_hosts = pytest.mark.skipif(why_no_relay() is not None, reason=str(why_no_r
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[Relayed]:
+def faulty_hosts() -> Iterator[Relayed]:
     with Relayed(3) as made:
         yield made
-
-
-@pytest.fixture(scope="module", params=[[0, 0, 1, 1], [0, 1, 2]], ids=["two-hosts-of-two", "three-hosts"])
-def ranks(hosts: Relayed, request: pytest.FixtureRequest) -> Iterator[HostGroup]:
-    """Two ranks on each host, with shared memory and TCP, or one, with TCP only."""
-    with host_group(hosts, request.param) as made:
-        yield made
-
-
-@pytest.fixture
-def group(ranks: HostGroup) -> HostGroup:
-    """The same for all tests, but for what a test before has broken."""
-    if ranks.broken:
-        ranks.connect()
-    return ranks
 
 
 FAULTS = {
@@ -48,13 +33,13 @@ FAULTS = {
 @needs_hosts
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_faults(hosts: Relayed, group: HostGroup, fault: str, trial: int) -> None:
+def test_faults(faulty_hosts: Relayed, host_ranks: HostGroup, fault: str, trial: int) -> None:
     settings = FAULTS[fault]
-    hosts.change(Settings(**{**vars(settings), "seed": trial}))
-    group.run(large, 200_000, ALGORITHMS)
+    faulty_hosts.change(Settings(**{**vars(settings), "seed": trial}))
+    host_ranks.run(large, 200_000, ALGORITHMS)
     for seed in range(2):
-        judge(group, 100 * trial + 30 + seed, 25)
-    done = hosts.change()
+        judge(host_ranks, 100 * trial + 30 + seed, 25)
+    done = faulty_hosts.change()
     assert (done["late"] > 0, done["doubled"] > 0, done["dropped"] > 0) == (
         settings.late > 0,
         settings.double > 0,
@@ -64,13 +49,13 @@ def test_faults(hosts: Relayed, group: HostGroup, fault: str, trial: int) -> Non
 
 @needs_hosts
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_delay(hosts: Relayed, group: HostGroup, trial: int) -> None:
+def test_delay(faulty_hosts: Relayed, host_ranks: HostGroup, trial: int) -> None:
     """100 ms on each way: a round trip of 200 ms."""
-    hosts.change(Settings(delay_ms=100))
-    took = group.run(large, 50_000, ["auto"])
+    faulty_hosts.change(Settings(delay_ms=100))
+    took = host_ranks.run(large, 50_000, ["auto"])
     assert min(took) >= 0.1, "nothing was delayed"
-    judge(group, 100 * trial + 40, 12)
-    hosts.change()
+    judge(host_ranks, 100 * trial + 40, 12)
+    faulty_hosts.change()
 
 
 def test_the_relay_itself() -> None:

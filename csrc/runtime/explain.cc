@@ -180,7 +180,10 @@ std::string Explanation::paragraph(const std::string& found) const {
   } else {
     text += died.empty() ? " is missing from " : " " + died + " and is missing from ";
   }
-  text += failure_.call + ", which " + ranks_text(entered) + " entered " + seconds_text(failure_.waited_s) + " ago";
+  text += failure_.call;
+  if (!entered.empty()) {  // where no report has come in time, it is not known
+    text += ", which " + ranks_text(entered) + " entered " + seconds_text(failure_.waited_s) + " ago";
+  }
   if (!failure_.last.empty()) {
     text += "; " + failure_.last;
   }
