@@ -19,7 +19,7 @@ struct Keyword {
   PyObject* interned = nullptr;
 };
 
-std::array<Keyword, 10> g_keywords = {{{"x", &CallArguments::x},
+std::array<Keyword, 11> g_keywords = {{{"x", &CallArguments::x},
                                        {"op", &CallArguments::op},
                                        {"root", &CallArguments::root},
                                        {"out", &CallArguments::out},
@@ -28,7 +28,8 @@ std::array<Keyword, 10> g_keywords = {{{"x", &CallArguments::x},
                                        {"async_op", &CallArguments::async_op},
                                        {"timeout", &CallArguments::timeout},
                                        {"name", &CallArguments::name},
-                                       {"factor", &CallArguments::factor}}};
+                                       {"factor", &CallArguments::factor},
+                                       {"stream", &CallArguments::stream}}};
 
 // The positional arguments of each method, in order.
 struct Positional {
@@ -188,7 +189,7 @@ bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* ar
 }
 
 bool CallArguments::plain(Collective kind, Call* call) const {
-  if (given(algorithm) || given(timeout) || given(name) || given(factor) ||
+  if (given(algorithm) || given(timeout) || given(name) || given(factor) || given(stream) ||
       (async_op != nullptr && async_op != Py_False) ||
       (deterministic != nullptr && deterministic != Py_False && deterministic != Py_True)) {
     return false;

@@ -19,6 +19,7 @@ struct CallArguments {
   PyObject* timeout = nullptr;
   PyObject* name = nullptr;
   PyObject* factor = nullptr;
+  PyObject* stream = nullptr;  // for arrays on devices, which are never plain
 
   // Fills `call` and returns true when the call is blocking and works on one plain array in place or on two, or on a
   // list of plain arrays in place. Anything else, also anything wrong, is for the general path.

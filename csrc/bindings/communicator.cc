@@ -73,8 +73,8 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
   if (name == nullptr) {
     return nullptr;
   }
-  PyObject* arguments[] = {self,       name,      a.x,    a.op,    a.root, a.out, a.algorithm, a.deterministic,
-                           a.async_op, a.timeout, a.name, a.factor};
+  PyObject* arguments[] = {self,       name,      a.x,    a.op,     a.root,  a.out, a.algorithm, a.deterministic,
+                           a.async_op, a.timeout, a.name, a.factor, a.stream};
   for (PyObject*& argument : arguments) {
     argument = argument == nullptr ? Py_None : argument;
   }
@@ -93,25 +93,6 @@ bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& wo
   }
   const Unlocked unlocked;
   return communicator.run(call, work);
-}
-
-// Waits with the interpreter unlocked, and looks at Ctrl-C now and then.
-bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work) {
-  constexpr double kSlice = 0.1;
-  for (;;) {
-    bool done = false;
-    {
-      const Unlocked unlocked;
-      done = communicator.wait(*work, kSlice);
-    }
-    if (done) {
-      return true;
-    }
-    if (PyErr_CheckSignals() != 0) {
-      communicator.interrupt();
-      return false;
-    }
-  }
 }
 
 PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyObject* const* args, Py_ssize_t count,
@@ -177,7 +158,7 @@ PyObject* start_send_or_receive(PyObject* self, PyObject* args) {
   }
 }
 
-#define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None"
+#define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None, stream=None"
 
 PyMethodDef g_methods[] = {
     {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS,
@@ -187,7 +168,8 @@ PyMethodDef g_methods[] = {
      "is\n"
      "reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.\n"
      "``op``: sum, avg, prod, min, max, and logical_and, logical_or, logical_xor, bitwise_and, bitwise_or or\n"
-     "bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned.\n\n"
+     "bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned. ``stream``: of\n"
+     "CUDA, for arrays on a device; by default the current one of their library.\n\n"
      "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, "
      "PeerError\n"
      "when a rank is gone, DeadlineError after ``timeout``."},
@@ -245,6 +227,29 @@ Communicator& communicator_of(py::handle object) {
   return *reinterpret_cast<PyCommunicator*>(object.ptr())->communicator;
 }
 
+std::shared_ptr<Communicator> shared_communicator_of(py::handle object) {
+  communicator_of(object);  // checks the type
+  return *reinterpret_cast<PyCommunicator*>(object.ptr())->owner;
+}
+
+bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work) {
+  constexpr double kSlice = 0.1;
+  for (;;) {
+    bool done = false;
+    {
+      const Unlocked unlocked;
+      done = communicator.wait(*work, kSlice);
+    }
+    if (done) {
+      return true;
+    }
+    if (PyErr_CheckSignals() != 0) {
+      communicator.interrupt();
+      return false;
+    }
+  }
+}
+
 void bind_communicator(py::module_& m) {
   g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
   if (g_type == nullptr) {
@@ -281,11 +286,7 @@ void bind_communicator(py::module_& m) {
     return result;
   });
   m.def(
-      "_number_of",
-      [](py::handle c) {
-        communicator_of(c);  // checks the type
-        return number_of(*reinterpret_cast<PyCommunicator*>(c.ptr())->owner);
-      },
+      "_number_of", [](py::handle c) { return number_of(shared_communicator_of(c)); },
       "The number by which native ops of other libraries find the communicator in this process.");
   m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
     Communicator& communicator = communicator_of(c);

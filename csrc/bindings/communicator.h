@@ -18,6 +18,13 @@ pybind11::object make_handle(std::unique_ptr<Communicator> communicator);
 // The communicator inside a _core.Communicator; ArgumentTypeError for any other object.
 Communicator& communicator_of(pybind11::handle object);
 
+// The same, to be kept.
+std::shared_ptr<Communicator> shared_communicator_of(pybind11::handle object);
+
+// Waits with the interpreter unlocked, and looks at Ctrl-C now and then: false, with Python's exception set, where that
+// was pressed.
+bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work);
+
 // Making groups out of a communicator: see groups.cc.
 void bind_groups(pybind11::module_& m);
 

@@ -10,7 +10,12 @@
 
 #include "bindings/arrays.h"
 #include "bindings/communicator.h"
+#include "bindings/device.h"
+#include "bindings/device_memory.h"
+#include "bindings/device_peers.h"
+#include "bindings/dlpack.h"
 #include "bindings/errors.h"
+#include "bindings/nccl.h"
 #include "bindings/numpy_api.h"
 #include "bindings/recorder.h"
 #include "bindings/reduce_testing.h"
@@ -36,6 +41,11 @@ PYBIND11_MODULE(_core, m) {
   collectives::bind_groups(m);
   collectives::bind_shrink(m);
   collectives::bind_replicas(m);
+  collectives::bind_device(m);
+  collectives::bind_device_memory(m);
+  collectives::bind_device_peers(m);
+  collectives::bind_dlpack(m);
+  collectives::bind_nccl(m);
   collectives::bind_recorder(m);
   collectives::bind_reduce_testing(m);
   collectives::bind_verify_testing(m);

@@ -30,4 +30,13 @@ class Unlocked {
   PyThreadState* state_;
 };
 
+// Deletes without the lock: what is given back may wait for a device, which may wait for another Python thread.
+template <typename T>
+struct UnlockedDelete {
+  void operator()(T* object) const {
+    const Unlocked unlocked;
+    delete object;
+  }
+};
+
 }  // namespace collectives

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace collectives {
 
@@ -17,6 +18,15 @@ struct Buffer {
   const Span* spans = nullptr;
   std::int64_t count = 0;
   std::int64_t bytes = 0;
+
+  // All of a list, which must live as long as the view.
+  static Buffer of(std::span<const Span> list) {
+    Buffer buffer{list.data(), static_cast<std::int64_t>(list.size()), 0};
+    for (const Span& span : list) {
+      buffer.bytes += span.bytes;
+    }
+    return buffer;
+  }
 };
 
 // A position inside a buffer. It remembers the span of the last seek, since schedules mostly move forward.

@@ -47,9 +47,10 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
     {"COLLECTIVES_SOCKET_IFNAME", "`eth,ib` (prefixes), `=eth0` (exact), `^docker`, `^=docker0` (all but these)",
      "all interfaces but loopback", "Interfaces over which data between hosts may go, as NCCL spells them",
      kLaunchReader},
-    {"COLLECTIVES_TRANSPORT", "`auto`, `shm` or `tcp`", "`auto`",
+    {"COLLECTIVES_TRANSPORT", "`auto`, `shm`, `tcp` or `nccl`", "`auto`",
      "What carries the data, the same on all ranks; `auto` is shared memory between ranks of a host and TCP between "
-     "hosts",
+     "hosts, and for arrays on GPUs NCCL where every rank has a GPU of its own; `nccl` is the same, and an error where "
+     "NCCL cannot carry arrays on GPUs",
      kLaunchReader},
     {"COLLECTIVES_TIMEOUT", "seconds > 0", "60 for starting, 600 for a collective",
      "How long ranks wait for each other", kLaunchReader},
@@ -72,8 +73,14 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "Whether the library handles SIGUSR2 (dumps the recorder) and SIGRTMAX-7 (shows the Python stack to a rank that "
      "misses this one), where the program handles neither",
      kLaunchReader},
+    {"COLLECTIVES_NCCL_LIB", "path of a libnccl.so.2",
+     "the NCCL that the process has loaded, else that of the Python package `nvidia-nccl-cu13` or `-cu12`, else the "
+     "system's",
+     "Which NCCL is used", "csrc/nccl/library.cc"},
     {"COLLECTIVES_ISA", "`avx512`, `avx2` or `baseline`", "the best that the machine has",
      "Instruction set of the reducers, for tests and comparisons; all give the same bits", "csrc/core/reducer.cc"},
+    {"COLLECTIVES_CUDA_LIB", "path of a file", "`libcollectives_cuda.so` beside `libcollectives_core.so`",
+     "The library with the CUDA kernels; for tests and unusual installations", "csrc/device/library.cc"},
 };
 
 constexpr bool is_environment_variable(std::string_view name) {

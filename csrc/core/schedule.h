@@ -107,10 +107,11 @@ struct Limits {
   int slots = 4;
   std::int64_t inline_bytes = 40;
   std::int64_t segment_bytes = 512 << 10;  // pieces in which message algorithms pipeline
+  std::int64_t most_stage_bytes = 128 << 10;
 
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
   // readers at once takes the whole slot instead: the fewer meetings, the better.
-  std::int64_t stage_bytes() const { return std::min<std::int64_t>(slot_bytes, 128 << 10); }
+  std::int64_t stage_bytes() const { return std::min(slot_bytes, most_stage_bytes); }
 };
 
 // One piece of a longer range, for algorithms that work chunk by chunk. Inside a loop the piece of iteration i is the

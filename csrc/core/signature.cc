@@ -19,6 +19,9 @@ std::string algorithm_name(int id) {
   if (id == 0) {
     return "auto";
   }
+  if (id == kByNccl) {
+    return "nccl";
+  }
   const auto& all = algorithms();
   return id <= static_cast<int>(all.size()) ? std::string(all[id - 1].name) : "unknown algorithm " + std::to_string(id);
 }

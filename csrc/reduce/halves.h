@@ -148,7 +148,7 @@ struct Float16Conversion {
     const auto value = reinterpret_cast<Floats<kBytes>>(magnitude + ((127u - 15u) << 23) + (special & (112u << 23)));
     // A subnormal f * 2^-14 now reads (1 + f) * 2^-15: twice that, less 2^-14. Anything else stays.
     const Floats<kBytes> excess = value - 0x1p-14f;
-    const Floats<kBytes> correct = value + lesser(excess, Floats<kBytes>{});
+    const Floats<kBytes> correct = value + Extremes<Floats<kBytes>>::lesser(excess, Floats<kBytes>{});
     return reinterpret_cast<Floats<kBytes>>(reinterpret_cast<Bits<kBytes>>(correct) | (bits & 0x80000000u));
   }
 
@@ -160,7 +160,7 @@ struct Float16Conversion {
     const Bits<kBytes> magnitude = reinterpret_cast<Bits<kBytes>>(value) & 0x7fffffffu;
     const Floats<kBytes> scaled = reinterpret_cast<Floats<kBytes>>(magnitude) * 0x1p112f * 0x1p-110f;
     const auto exponent = reinterpret_cast<Floats<kBytes>>(magnitude & 0x7f800000u);
-    const Floats<kBytes> bounded = greater(exponent, Floats<kBytes>{} + 0x1p-14f);
+    const Floats<kBytes> bounded = Extremes<Floats<kBytes>>::greater(exponent, Floats<kBytes>{} + 0x1p-14f);
     const auto magic = reinterpret_cast<Floats<kBytes>>(reinterpret_cast<Bits<kBytes>>(bounded) + (15u << 23));
     const auto rounded = reinterpret_cast<Bits<kBytes>>(scaled + magic);
     const Bits<kBytes> result = (rounded >> 13 & 0x7c00u) + (rounded & 0x0fffu);

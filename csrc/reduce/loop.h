@@ -10,9 +10,6 @@
 namespace collectives {
 namespace {
 
-// Where the canonical tree splits sources [low, high).
-constexpr int middle(int low, int high) { return low + (high - low + 1) / 2; }
-
 // The canonical tree over sources [kLow, kHigh), for the register that starts at element `i`.
 template <class In, class Operation, int kLow, int kHigh, int kBytes>
 COLLECTIVES_INLINE typename In::template Register<kBytes> tree(const typename In::Stored* const* sources,

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define COLLECTIVES_INLINE __attribute__((always_inline)) inline
+#include "reduce/operators.h"
 
 namespace collectives {
 namespace {

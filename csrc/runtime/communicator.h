@@ -79,6 +79,10 @@ class Communicator {
   void interrupt();
   // The same because this rank ends by an error of the program, which `why` describes.
   void abandon(const std::string& why);
+  // The same because something of this rank that is no part of the engine has failed, as NCCL can.
+  void give_up(ErrorKind kind, const std::string& text);
+  // Looks after the other ranks. Why the communicator has failed, or was closed, where it has; nullptr otherwise.
+  std::unique_ptr<CollectivesError> failure();
 
   // Mean one-way latency in nanoseconds between this rank and `peer`; both must call it with the same arguments.
   double flag_latency(int peer, int rounds, double timeout_s);
@@ -112,6 +116,7 @@ class Communicator {
   void note_caller();
   void prepare(Work& work, const Call& call);
   bool prepare_again(Work& work, const Call& call);
+  void prepare_agreement(Work& work, const Call& call);
   void number(Work& work);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
   static void scale(Work& work, const Call& call);

@@ -33,8 +33,11 @@ std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
     bytes += span.bytes;
   }
   work->input = work->output = {work->input_spans.data(), static_cast<std::int64_t>(work->input_spans.size()), bytes};
-  work->signature =
-      make_signature(Collective::kMessage, Op::kSum, call.dtype, MemoryKind::kPrivate, false, 0, 0, work->counts);
+  if (call.by_nccl) {
+    work->counts = call.lengths;
+  }
+  work->signature = make_signature(Collective::kMessage, Op::kSum, call.dtype, MemoryKind::kPrivate, false,
+                                   call.by_nccl ? kByNccl : 0, 0, work->counts);
   work->timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work->name = call.name;
   engine_->recorder().posted(*work, options_.id);

@@ -107,6 +107,36 @@ void Communicator::abandon(const std::string& why) {
   fail(report);
 }
 
+void Communicator::give_up(ErrorKind kind, const std::string& text) {
+  if (Engine::forked()) {
+    return;
+  }
+  const std::lock_guard guard(engine_->lock());
+  if (closed_) {
+    return;
+  }
+  Report report;
+  report.kind = kind;
+  report.reporter = rank();
+  report.culprit = rank();
+  report.sequence = static_cast<std::int64_t>(executor_->completed);
+  report.text = text;
+  fail(report);
+}
+
+std::unique_ptr<CollectivesError> Communicator::failure() {
+  const std::lock_guard guard(engine_->lock());
+  engine_->watch_peers();
+  look_after(Clock::now());
+  try {
+    heed_before_call();
+  } catch (const CollectivesError& error) {
+    return std::make_unique<CollectivesError>(error.kind(), error_ != nullptr ? error_->text : error.what(),
+                                              error.context());
+  }
+  return nullptr;
+}
+
 void Communicator::use_heap(std::size_t bytes) {
   const std::lock_guard guard(engine_->lock());
   if (domain_ != nullptr && bytes > heap_used_) {

@@ -159,6 +159,10 @@ void Communicator::prepare(Work& work, const Call& call) {
   }
   work.input_spans.assign(call.input.begin(), call.input.end());
   work.output_spans.assign(call.output.begin(), call.output.end());
+  if (call.by_nccl) {
+    prepare_agreement(work, call);
+    return;
+  }
   const std::int64_t bytes = total_bytes(call.input);
   const std::int64_t result_bytes = total_bytes(call.output);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
@@ -205,6 +209,37 @@ void Communicator::prepare(Work& work, const Call& call) {
   if (is_plain(call)) {
     work.key = key_of(call);
   }
+  number(work);
+}
+
+// What runs is a barrier that carries the signature of the call, and is known by its name in errors and the recorder.
+void Communicator::prepare_agreement(Work& work, const Call& call) {
+  static const Algorithm nccl = {"nccl", Collective::kBarrier, {}, {}, Determinism::kFixed, nullptr, nullptr, nullptr};
+  work.input_heap_offset = work.output_heap_offset = -1;
+  work.counts = call.lengths;
+  work.signature = make_signature(call.collective, call.op, call.dtype, MemoryKind::kPrivate, false, kByNccl, call.root,
+                                  work.counts);
+  counts_.clear();
+  if (has_parts(call.collective)) {
+    counts_ = part_counts(call, size());
+  }
+  if (plans_.find(work.signature, counts_) != nullptr) {
+    work.plan = plans_.entry(work.signature);
+  } else {
+    Problem barrier;
+    barrier.collective = Collective::kBarrier;
+    const Limits limits = domain_ != nullptr ? domain_->limits() : Limits();
+    work.plan =
+        make_plan(work.signature, barrier, select(barrier, options_.topology, false), options_.topology, limits);
+    work.plan->algorithm = &nccl;
+    work.plan->problem = call.problem();
+    work.plan->problem.counts = counts_;
+    plans_.put(work.plan);
+  }
+  gather_spans(work, 0, 0);
+  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
+  work.name.assign(call.name);
+  work.error.reset();
   number(work);
 }
 

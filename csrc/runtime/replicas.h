@@ -7,16 +7,10 @@
 #include <span>
 #include <string_view>
 
+#include "core/device.h"
 #include "core/types.h"
 
 namespace collectives {
-
-// In which order the n values of an element are combined. It decides the rounding; never the number of threads.
-enum class Combination : std::uint8_t {
-  kCanonical,  // the tree of core/reducer.h over replicas 0 to n-1
-  kHalves,     // the first ceil(n/2) replicas by that tree, the others by that tree, then the two results
-  kChain,      // one replica after another, part p of n starting at replica p: as in a ring
-};
 
 // The value named ("canonical", "halves", "chain"), or ArgumentError.
 Combination parse_combination(std::string_view text);

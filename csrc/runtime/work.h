@@ -48,6 +48,9 @@ struct Call {
   // of Problem::counts; a list of tensors has as many entries for each part as there are tensors.
   std::vector<std::int64_t> lengths;
   std::shared_ptr<const TensorDetails> details;  // mostly none
+  // The data are on devices and travel by NCCL. The ranks only meet here, and agree about the call before any of them
+  // begins it: no spans, and `lengths` also of collectives without parts, those of the tensors.
+  bool by_nccl = false;
   Message message;
   double timeout_s = -1;  // the communicator's when negative
   std::string name;

@@ -1,0 +1,29 @@
+// The kernel itself, for the files of the families.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/kernels.h"
+#include "cuda/plan.h"
+#include "cuda/select.h"
+#include "cuda/work.h"
+
+namespace collectives {
+namespace {
+
+template <class Element, class Operation, class Order>
+__global__ void __launch_bounds__(kMostThreads) reduce_kernel(const __grid_constant__ typename Order::Plan plan) {
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  work<Element, Operation, Order>(plan, static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, threads);
+}
+
+struct Kernels {
+  using Entry = const void*;
+  template <class Element, class Operation, class Order>
+  static Entry of() {
+    return reinterpret_cast<const void*>(&reduce_kernel<Element, Operation, Order>);
+  }
+};
+
+}  // namespace
+}  // namespace collectives

@@ -1,0 +1,19 @@
+// The kernels, by families: each has a file of its own, so that they are compiled side by side.
+#pragma once
+
+#include "cuda/plan.h"
+
+namespace collectives {
+
+// Threads of a block, at most.
+inline constexpr int kMostThreads = 512;
+
+// The address of a kernel, nullptr where the family has none. Its argument is a Plan<kMostFixedOperands> where
+// is_fixed() says so, else an AnyPlan.
+const void* kernel_of_halves(const Choice& choice);
+const void* kernel_of_floats(const Choice& choice);
+const void* kernel_of_float8(const Choice& choice);
+const void* kernel_of_integers(const Choice& choice);
+const void* kernel_of_bits(const Choice& choice);
+
+}  // namespace collectives

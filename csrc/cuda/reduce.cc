@@ -1,0 +1,136 @@
+#include "cuda/reduce.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/kernels.h"
+#include "cuda/plan.h"
+
+namespace collectives {
+namespace {
+
+// Blocks of kMostThreads for each multiprocessor: as many threads as it can hold.
+constexpr int kBlocksOfEach = 4;
+// Threads of a block when there is little to do, so that more multiprocessors share it.
+constexpr int kFewThreads = 128;
+
+// What is known of a device, for the first ones.
+struct Known {
+  std::atomic<int> multiprocessors{0};
+  std::atomic<bool> loaded{false};
+};
+constexpr int kKnownDevices = 64;
+std::array<Known, kKnownDevices> g_known;
+
+const void* kernel_of(const Choice& choice) {
+  switch (choice.family) {
+    case Family::kHalves:
+      return kernel_of_halves(choice);
+    case Family::kFloats:
+      return kernel_of_floats(choice);
+    case Family::kFloat8:
+      return kernel_of_float8(choice);
+    case Family::kIntegers:
+      return kernel_of_integers(choice);
+    case Family::kBits:
+      return kernel_of_bits(choice);
+  }
+  return nullptr;
+}
+
+std::vector<const void*> all_kernels() {
+  std::vector<const void*> kernels;
+  for (int family = 0; family < kFamilies; ++family) {
+    for (int dtype = 0; dtype < kDTypes; ++dtype) {
+      for (int op = 0; op < kOps; ++op) {
+        for (int order = 0; order < kOrders; ++order) {
+          const Choice choice = {static_cast<Family>(family), static_cast<DType>(dtype), static_cast<Op>(op),
+                                 static_cast<Order>(order)};
+          if (const void* kernel = kernel_of(choice)) kernels.push_back(kernel);
+        }
+      }
+    }
+  }
+  std::sort(kernels.begin(), kernels.end());
+  kernels.erase(std::unique(kernels.begin(), kernels.end()), kernels.end());
+  return kernels;
+}
+
+cudaError_t multiprocessors_of(int device, int& count) {
+  count = device < kKnownDevices ? g_known[device].multiprocessors.load(std::memory_order_relaxed) : 0;
+  if (count > 0) return cudaSuccess;
+  const cudaError_t error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess && device < kKnownDevices) {
+    g_known[device].multiprocessors.store(count, std::memory_order_relaxed);
+  }
+  return error;
+}
+
+// Zero and the numbers of the two default streams stand for a stream of the current device.
+cudaError_t device_of(cudaStream_t stream, int& device) {
+  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return cudaGetDevice(&device);
+  return cudaStreamGetDevice(stream, &device);
+}
+
+cudaError_t load_unless_capturing(int device, cudaStream_t stream) {
+  if (device >= kKnownDevices || g_known[device].loaded.load(std::memory_order_acquire)) return cudaSuccess;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  if (error == cudaSuccess && status == cudaStreamCaptureStatusNone) load_kernels(device);
+  return error;
+}
+
+cudaError_t launch(const Choice& choice, const AnyPlan& plan, int multiprocessors, cudaStream_t stream) {
+  const std::int64_t items = std::max(plan.packs, plan.loose);
+  const std::int64_t threads = items >= std::int64_t{multiprocessors} * kMostThreads ? kMostThreads : kFewThreads;
+  const std::int64_t blocks = std::min((items + threads - 1) / threads, std::int64_t{multiprocessors} * kBlocksOfEach);
+  const bool fixed = is_fixed(choice.order);
+  const Plan<kMostFixedOperands> few = fixed ? shortened(plan) : Plan<kMostFixedOperands>{};
+  const void* argument = fixed ? static_cast<const void*>(&few) : &plan;
+  void* arguments[] = {const_cast<void*>(argument)};  // NOLINT(cppcoreguidelines-pro-type-const-cast): copied from
+  return cudaLaunchKernel(kernel_of(choice), dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
+                          arguments, 0, stream);
+}
+
+}  // namespace
+
+void load_kernels(int device) {
+  if (device < 0 || device >= kKnownDevices || g_known[device].loaded.load(std::memory_order_acquire)) return;
+  // Should this thread be recording some other stream, loading is none of what must not happen meanwhile.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (code_of(cudaThreadExchangeStreamCaptureMode(&mode)) != kDeviceOk) return;
+  const std::vector<const void*> kernels = all_kernels();
+  const bool loaded = std::all_of(kernels.begin(), kernels.end(), [](const void* kernel) {
+    cudaFuncAttributes attributes;
+    return code_of(cudaFuncGetAttributes(&attributes, kernel)) == kDeviceOk;  // if not, its launch will say why
+  });
+  code_of(cudaThreadExchangeStreamCaptureMode(&mode));
+  g_known[device].loaded.store(loaded, std::memory_order_release);
+}
+
+int launch_reduction(const DeviceReduction* reduction, void* stream) {
+  Choice choice;
+  AnyPlan plan;
+  if (!make_plan(*reduction, choice, plan)) return static_cast<int>(cudaErrorInvalidValue);
+  if (reduction->count == 0) return kDeviceOk;
+  auto* const on = static_cast<cudaStream_t>(stream);
+  int device = 0;
+  cudaError_t error = device_of(on, device);
+  if (error != cudaSuccess) return code_of(error);
+  const DeviceScope scope(device);
+  if (scope.error() != cudaSuccess) return code_of(scope.error());
+  error = load_unless_capturing(device, on);
+  if (error != cudaSuccess) return code_of(error);
+  int multiprocessors = 0;
+  error = multiprocessors_of(device, multiprocessors);
+  if (error != cudaSuccess) return code_of(error);
+  return code_of(launch(choice, plan, multiprocessors, on));
+}
+
+}  // namespace collectives

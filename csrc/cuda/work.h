@@ -1,0 +1,207 @@
+// What one thread of a kernel does. Compiled for the host too, where tests run it.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/plan.h"
+#include "reduce/operators.h"
+
+#if defined(__CUDACC__)
+#define COLLECTIVES_UNROLL _Pragma("unroll")
+#define COLLECTIVES_ROLLED _Pragma("unroll 1")
+#define COLLECTIVES_AHEAD _Pragma("unroll 4")
+#else
+#define COLLECTIVES_UNROLL
+#define COLLECTIVES_ROLLED
+#define COLLECTIVES_AHEAD
+#endif
+
+namespace collectives {
+namespace {
+
+// Levels of the tree over kMostDeviceOperands sources above its lowest nodes.
+inline constexpr int kLevels = 5;
+static_assert(2 << kLevels == kMostDeviceOperands);
+
+// kLanes neighbouring elements as they lie in memory, read and written by one instruction, and their values.
+template <class Element, int kLanes>
+struct alignas(kLanes * sizeof(typename Element::Stored)) Raw {
+  typename Element::Stored lane[kLanes];
+};
+template <class Element, int kLanes>
+struct Values {
+  typename Element::Value lane[kLanes];
+};
+
+template <class Element, int kLanes>
+COLLECTIVES_INLINE Values<Element, kLanes> load(const void* source, std::int64_t offset) {
+  const auto raw = *reinterpret_cast<const Raw<Element, kLanes>*>(static_cast<const char*>(source) + offset);
+  Values<Element, kLanes> result;
+  COLLECTIVES_UNROLL
+  for (int k = 0; k < kLanes; ++k) result.lane[k] = Element::decode(raw.lane[k]);
+  return result;
+}
+
+// To all destinations.
+template <class Element, int kLanes, class AnyPlan>
+COLLECTIVES_INLINE void store(const AnyPlan& plan, std::int64_t offset, const Values<Element, kLanes>& values) {
+  Raw<Element, kLanes> raw;
+  COLLECTIVES_UNROLL
+  for (int k = 0; k < kLanes; ++k) raw.lane[k] = Element::encode(values.lane[k]);
+  COLLECTIVES_ROLLED
+  for (int d = 0; d < plan.destination_count; ++d) {
+    *reinterpret_cast<Raw<Element, kLanes>*>(static_cast<char*>(plan.destinations[d]) + offset) = raw;
+  }
+}
+
+template <class Operation, class Element, int kLanes>
+COLLECTIVES_INLINE Values<Element, kLanes> combine(const Values<Element, kLanes>& a, const Values<Element, kLanes>& b) {
+  Values<Element, kLanes> result;
+  COLLECTIVES_UNROLL
+  for (int k = 0; k < kLanes; ++k) result.lane[k] = Operation::combine(a.lane[k], b.lane[k]);
+  return result;
+}
+
+// As if it had been stored and read again.
+template <class Element, int kLanes>
+COLLECTIVES_INLINE Values<Element, kLanes> rounded(const Values<Element, kLanes>& values) {
+  if constexpr (!Element::kNarrow) {
+    return values;
+  } else {
+    Values<Element, kLanes> result;
+    COLLECTIVES_UNROLL
+    for (int k = 0; k < kLanes; ++k) result.lane[k] = Element::decode(Element::encode(values.lane[k]));
+    return result;
+  }
+}
+
+// The orders. Each combines the values at an offset of all sources.
+
+struct One {
+  using Plan = AnyPlan;
+
+  template <class Element, class Operation, int kLanes>
+  COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
+    return load<Element, kLanes>(plan.sources[0], offset);
+  }
+};
+
+template <int kSources>
+struct Fixed {
+  using Plan = collectives::Plan<kMostFixedOperands>;
+
+  template <class Element, class Operation, int kLanes, int kLow = 0, int kHigh = kSources>
+  COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
+    if constexpr (kHigh - kLow == 1) {
+      return load<Element, kLanes>(plan.sources[kLow], offset);
+    } else {
+      constexpr int kMiddle = middle(kLow, kHigh);
+      const auto left = value<Element, Operation, kLanes, kLow, kMiddle>(plan, offset);
+      const auto right = value<Element, Operation, kLanes, kMiddle, kHigh>(plan, offset);
+      return combine<Operation>(left, right);
+    }
+  }
+};
+
+struct Trees {
+  using Plan = AnyPlan;
+
+  // From left to right over the lowest nodes. The result of a full subtree waits at its level for that of its sibling,
+  // as digits wait for a carry when the number of the node is counted up. So all places are known to the compiler.
+  template <class Element, class Operation, int kLanes>
+  COLLECTIVES_INLINE static Values<Element, kLanes> one(const Plan& plan, const Tree& tree, int& source,
+                                                        std::int64_t offset) {
+    Values<Element, kLanes> waiting[kLevels];
+    Values<Element, kLanes> result;
+    COLLECTIVES_ROLLED
+    for (int node = 0; node < tree.nodes; ++node) {
+      result = load<Element, kLanes>(plan.sources[source++], offset);
+      if ((tree.pairs >> node & 1) != 0) {
+        result = combine<Operation>(result, load<Element, kLanes>(plan.sources[source++], offset));
+      }
+      bool rising = true;
+      COLLECTIVES_UNROLL
+      for (int level = 0; level < kLevels; ++level) {
+        if (rising && (node >> level & 1) != 0) {
+          result = combine<Operation>(waiting[level], result);
+        } else if (rising) {
+          waiting[level] = result;
+          rising = false;
+        }
+      }
+    }
+    return result;
+  }
+
+  template <class Element, class Operation, int kLanes>
+  COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
+    int source = 0;
+    Values<Element, kLanes> result;
+    COLLECTIVES_ROLLED
+    for (int t = 0; t < plan.tree_count; ++t) {
+      const auto next = one<Element, Operation, kLanes>(plan, plan.trees[t], source, offset);
+      result = t == 0 ? next : combine<Operation>(rounded(result), rounded(next));
+    }
+    return result;
+  }
+};
+
+struct Chain {
+  using Plan = AnyPlan;
+
+  template <class Element, class Operation, int kLanes>
+  COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
+    auto result = load<Element, kLanes>(plan.sources[0], offset);
+    COLLECTIVES_AHEAD
+    for (int s = 1; s < plan.source_count; ++s) {
+      result = combine<Operation>(rounded(result), load<Element, kLanes>(plan.sources[s], offset));
+    }
+    return result;
+  }
+};
+
+// Operations that do something to the last value: always, or when the plan says so.
+template <class Operation>
+inline constexpr bool kFinishes = false;
+template <>
+inline constexpr bool kFinishes<Scale> = true;
+template <class Operation>
+inline constexpr bool kMayFinish = kFinishes<Operation>;
+template <>
+inline constexpr bool kMayFinish<Sum> = true;
+
+// kLanes elements at an offset of bytes.
+template <class Element, class Operation, class Order, int kLanes>
+COLLECTIVES_INLINE void reduce_at(const typename Order::Plan& plan, std::int64_t offset) {
+  auto result = Order::template value<Element, Operation, kLanes>(plan, offset);
+  if constexpr (kMayFinish<Operation>) {
+    if (kFinishes<Operation> || plan.finish) {
+      const auto operand = static_cast<typename Element::Value>(plan.operand);
+      COLLECTIVES_UNROLL
+      for (int k = 0; k < kLanes; ++k) result.lane[k] = Operation::finish(result.lane[k], operand);
+    }
+  }
+  store<Element, kLanes>(plan, offset, result);
+}
+
+// The work of thread `thread` of `threads`. Each reads and writes places that no other does, and reads them in all
+// sources before it writes: so a destination may be a source.
+template <class Element, class Operation, class Order>
+COLLECTIVES_INLINE void work(const typename Order::Plan& plan, std::int64_t thread, std::int64_t threads) {
+  using Pack = typename Element::Pack;
+  constexpr int kPackBytes = Element::kPackBytes;
+  constexpr int kElementBytes = sizeof(typename Element::Stored);
+  const std::int64_t begin = plan.head * kElementBytes;
+  COLLECTIVES_ROLLED
+  for (std::int64_t p = thread; p < plan.packs; p += threads) {
+    reduce_at<Pack, Operation, Order, kPackBytes / int{sizeof(typename Pack::Stored)}>(plan, begin + p * kPackBytes);
+  }
+  COLLECTIVES_ROLLED
+  for (std::int64_t i = thread; i < plan.loose; i += threads) {
+    const std::int64_t packs = i < plan.head ? 0 : plan.packs;
+    reduce_at<Element, Operation, Order, 1>(plan, i * kElementBytes + packs * kPackBytes);
+  }
+}
+
+}  // namespace
+}  // namespace collectives

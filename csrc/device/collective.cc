@@ -1,0 +1,175 @@
+#include "device/collective.h"
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "core/error.h"
+#include "core/reducer.h"
+#include "device/executor.h"
+#include "device/gang.h"
+#include "device/pinned.h"
+
+namespace collectives {
+namespace {
+
+std::int64_t total(const std::vector<Span>& spans) {
+  std::int64_t bytes = 0;
+  for (const Span& span : spans) {
+    bytes += span.bytes;
+  }
+  return bytes;
+}
+
+void check(const Problem& problem, std::span<const DeviceRank> ranks) {
+  const int n = static_cast<int>(ranks.size());
+  if (n == 0 || problem.root < 0 || problem.root >= n) {
+    throw ArgumentError(std::to_string(n) + " ranks and root " + std::to_string(problem.root));
+  }
+  if (reduces(problem.collective) && (!has_kernel(problem.op, problem.dtype) || problem.op == Op::kPremulSum)) {
+    throw ArgumentTypeError(std::string(name(problem.op)) + " of " + std::string(name(problem.dtype)) +
+                            " has no meaning for replicas");
+  }
+  for (int r = 0; r < n; ++r) {
+    const std::pair<const char*, std::pair<std::int64_t, std::int64_t>> sides[] = {
+        {"input", {total(ranks[r].input), problem.input_bytes(r, n)}},
+        {"output", {total(ranks[r].output), problem.output_bytes(r, n)}}};
+    for (const auto& [side, bytes] : sides) {
+      if (bytes.first != bytes.second) {
+        throw ArgumentError("the " + std::string(side) + " of rank " + std::to_string(r) + " has " +
+                            std::to_string(bytes.first) + " bytes, not " + std::to_string(bytes.second));
+      }
+    }
+  }
+}
+
+// One call: between its waits for what came before, and what comes later waiting for it.
+class Call {
+ public:
+  Call(Gang& gang, std::span<const DeviceRank> ranks) : gang_(gang), ranks_(ranks) {}
+
+  void run(const Problem& problem, const DevicePlan& plan, std::span<const DeviceCopy> copies) {
+    for (int r = 0; r < gang_.size(); ++r) {
+      if (gang_.used) {
+        wait_for(current_, gang_.stream(r), gang_.done());
+      }
+      wait_for(current_, gang_.stream(r), mark(events_, current_, ranks_[r].place));
+    }
+    const DeviceExecutor::Memory memory = take_memory(plan);
+    DeviceExecutor(gang_, plan, problem, memory, events_, current_).run();
+    for (const DeviceCopy& copy : copies) {
+      check_device(device_api().copy(copy.destination, copy.source, copy.bytes, gang_.stream(copy.rank).stream),
+                   "copying between arrays on a device");
+    }
+  }
+
+  // The streams of the callers wait for all ranks, which may have read their arrays or written to them.
+  void leave() {
+    const DeviceStream first = gang_.stream(0);
+    for (int r = 1; r < gang_.size(); ++r) {
+      wait_for(current_, first, mark(events_, current_, gang_.stream(r)));
+    }
+    current_.use(first.device);
+    check_device(device_api().event_record(gang_.done(), first.stream), "recording an event");
+    gang_.used = true;
+    for (const DeviceRank& rank : ranks_) {
+      wait_for(current_, rank.place, gang_.done());
+    }
+  }
+
+ private:
+  // One piece for each rank, with what it needs side by side.
+  DeviceExecutor::Memory take_memory(const DevicePlan& plan) {
+    DeviceExecutor::Memory memory;
+    for (int r = 0; r < gang_.size(); ++r) {
+      const std::int64_t boxes = plan.slot_bytes * plan.limits.slots;
+      const std::int64_t scratch = aligned(plan.schedules[r].scratch_bytes);
+      std::int64_t bytes = boxes + scratch + plan.staging_bytes[r];
+      for (const Span& span : ranks_[r].output) {
+        bytes += span.data == nullptr ? aligned(span.bytes) : 0;
+      }
+      std::byte* at = bytes > 0 ? gang_.memory(r, bytes) : nullptr;
+      const auto next = [&](std::int64_t size) { return at == nullptr ? nullptr : std::exchange(at, at + size); };
+      memory.boxes.push_back(next(boxes));
+      memory.scratch.push_back(next(scratch));
+      memory.staging.push_back(next(plan.staging_bytes[r]));
+      memory.inputs.push_back(ranks_[r].input);
+      std::vector<Span>& outputs = memory.outputs.emplace_back(ranks_[r].output);
+      for (Span& span : outputs) {
+        if (span.data == nullptr) {
+          span.data = next(aligned(span.bytes));
+        }
+      }
+    }
+    return memory;
+  }
+
+  Gang& gang_;
+  std::span<const DeviceRank> ranks_;
+  CurrentDevice current_;
+  Events events_;
+};
+
+void refuse_capture(CurrentDevice& current, std::span<const DeviceRank> ranks) {
+  std::vector<DeviceStream> streams;
+  for (const DeviceRank& rank : ranks) {
+    streams.push_back(rank.place);
+  }
+  if (capturing(current, streams)) {
+    throw CollectivesError(ErrorKind::kBackend,
+                           "a collective between several devices cannot be recorded into a CUDA graph, since it needs "
+                           "memory that would have to belong to the graph; call it outside of the graph, or use NCCL",
+                           {});
+  }
+}
+
+}  // namespace
+
+void run_device_collective(const Problem& problem, const std::string& algorithm, std::span<const DeviceRank> ranks,
+                           std::span<const DeviceCopy> copies, std::int64_t chunk_bytes) {
+  check(problem, ranks);
+  std::vector<int> devices;
+  for (const DeviceRank& rank : ranks) {
+    devices.push_back(rank.place.device);
+  }
+  {
+    CurrentDevice current;
+    refuse_capture(current, ranks);
+  }
+  const std::shared_ptr<Gang> gang = gang_of(devices);
+  const std::lock_guard lock(gang->mutex);
+  if (gang->broken) {
+    throw CollectivesError(ErrorKind::kBackend, "an earlier call on these devices has failed meanwhile; call again",
+                           {});
+  }
+  const DevicePlan& plan = gang->plan(problem, algorithm, chunk_bytes);
+  try {
+    Call call(*gang, ranks);
+    try {
+      call.run(problem, plan, copies);
+    } catch (...) {
+      // The arrays are in use still: whoever releases them in the order of a stream must not do so too early.
+      try {
+        call.leave();
+      } catch (const CollectivesError&) {  // NOLINT(bugprone-empty-catch): the first error says more
+      }
+      throw;
+    }
+    call.leave();
+    gang->tidy();
+  } catch (...) {
+    gang->broken = true;
+    forget(gang);
+    throw;
+  }
+}
+
+void drop_device_caches() {
+  if (device_status().available) {
+    drop_gangs();
+    drop_pinned();
+    drop_events();
+  }
+}
+
+}  // namespace collectives

@@ -1,0 +1,223 @@
+#include "device/executor.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "core/error.h"
+
+namespace collectives {
+
+DeviceExecutor::DeviceExecutor(const Gang& gang, const DevicePlan& plan, const Problem& problem, const Memory& memory,
+                               Events& events, CurrentDevice& current)
+    : gang_(gang),
+      plan_(plan),
+      problem_(problem),
+      memory_(memory),
+      api_(device_api()),
+      events_(events),
+      current_(current),
+      n_(gang.size()),
+      ranks_(n_),
+      headers_(n_),
+      words_(static_cast<std::size_t>(n_) * kFlags * plan.limits.slots),
+      streams_(static_cast<std::size_t>(n_) * n_),
+      reduction_() {
+  for (Rank& rank : ranks_) {
+    rank.awaited.assign(n_, 0);
+    rank.sent.assign(n_, false);
+  }
+  reduction_.dtype = problem.dtype;
+  reduction_.op = problem.op;
+  reduction_.combination = Combination::kCanonical;
+  reduction_.first = 0;
+  reduction_.operand = n_;
+}
+
+void DeviceExecutor::run() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int r = 0; r < n_; ++r) {
+      while (advance(r)) {
+        moved = true;
+      }
+    }
+  }
+  for (int r = 0; r < n_; ++r) {
+    const Rank& rank = ranks_[r];
+    if (rank.step < plan_.schedules[r].steps.size() || rank.unmet_receives > 0 || rank.unmet_sends > 0) {
+      throw std::logic_error("rank " + std::to_string(r) + " of a device collective is stuck at step " +
+                             std::to_string(rank.step) + "; please report this");
+    }
+  }
+}
+
+// One step of one rank; false where it has to wait for another rank's, or has done all.
+bool DeviceExecutor::advance(int r) {
+  Rank& rank = ranks_[r];
+  const Schedule& schedule = plan_.schedules[r];
+  if (rank.step == schedule.steps.size()) {
+    return false;
+  }
+  const Step& step = schedule.steps[rank.step];
+  if (!ready(r, step)) {
+    return false;
+  }
+  for (const FlagRef& flag : schedule.waits(step)) {
+    await(r, flag.member, *find(r, flag));
+  }
+  switch (step.kind) {
+    case StepKind::kSync:
+    case StepKind::kAwait:
+      break;
+    case StepKind::kCopy:
+    case StepKind::kReduce:
+      move(r, step);
+      break;
+    case StepKind::kSend:
+    case StepKind::kReceive:
+    case StepKind::kReceiveReduce:
+      post(r, step);
+      break;
+    case StepKind::kFlush:
+      flush(r);
+      break;
+    case StepKind::kLoop:
+      rank.loop_begin = rank.step;
+      rank.iterations = step.length;
+      break;
+    case StepKind::kEndLoop:
+      if (++rank.iteration < rank.iterations) {
+        rank.step = rank.loop_begin;
+      } else {
+        rank.iteration = 0;
+      }
+      break;
+  }
+  signal(r, step);
+  ++rank.step;
+  return true;
+}
+
+bool DeviceExecutor::ready(int r, const Step& step) const {
+  const Rank& rank = ranks_[r];
+  const auto waits = plan_.schedules[r].waits(step);
+  if (!std::all_of(waits.begin(), waits.end(), [&](const FlagRef& flag) { return find(r, flag) != nullptr; })) {
+    return false;
+  }
+  return (step.kind != StepKind::kAwait || rank.unmet_receives == 0) &&
+         (step.kind != StepKind::kFlush || rank.unmet_sends == 0);
+}
+
+std::size_t DeviceExecutor::word(const FlagRef& flag, std::int64_t chunk) const {
+  return static_cast<std::size_t>((flag.member * kFlags + flag.flag) * plan_.limits.slots + chunk % plan_.limits.slots);
+}
+
+// What releases a wait: the first signal of the chunk, or of a later one in its slot. nullptr: not recorded yet.
+const DeviceExecutor::Mark* DeviceExecutor::find(int r, const FlagRef& flag) const {
+  if (flag.flag == kHeaderFlag) {
+    return headers_[flag.member].event == nullptr ? nullptr : &headers_[flag.member];
+  }
+  const std::int64_t chunk = flag.chunk + ranks_[r].iteration;
+  const std::vector<Signal>& signals = words_[word(flag, chunk)];
+  const auto found =
+      std::partition_point(signals.begin(), signals.end(), [&](const Signal& s) { return s.value <= chunk; });
+  return found == signals.end() ? nullptr : &found->mark;
+}
+
+// An event after all that the stream of the rank holds by now.
+DeviceExecutor::Mark DeviceExecutor::mark_now(int r) {
+  Rank& rank = ranks_[r];
+  if (rank.moved) {
+    rank.latest = {mark(events_, current_, gang_.stream(r)), rank.latest.number + 1};
+    rank.moved = false;
+  }
+  return rank.latest;
+}
+
+void DeviceExecutor::await(int r, int writer, const Mark& mark) {
+  Rank& rank = ranks_[r];
+  if (r == writer || rank.awaited[writer] >= mark.number) {
+    return;
+  }
+  wait_for(current_, gang_.stream(r), mark.event);
+  rank.awaited[writer] = mark.number;
+  rank.moved = true;
+}
+
+void DeviceExecutor::signal(int r, const Step& step) {
+  for (const FlagRef& flag : plan_.schedules[r].signals(step)) {
+    if (flag.flag == kHeaderFlag) {
+      headers_[r] = mark_now(r);
+    } else {
+      const std::int64_t chunk = flag.chunk + ranks_[r].iteration;
+      words_[word({flag.flag, static_cast<std::uint16_t>(r), 0}, chunk)].push_back({chunk + 1, mark_now(r)});
+    }
+  }
+}
+
+void DeviceExecutor::post(int r, const Step& step) {
+  const Schedule& schedule = plan_.schedules[r];
+  if (step.kind == StepKind::kSend) {
+    Send send{mark_now(r), {}, step.length};
+    if (step.length > 0) {
+      send.source = place(r, schedule.sources(step)[0]);
+      ranks_[r].sent[step.peer] = true;
+    }
+    ++ranks_[r].unmet_sends;
+    streams_[static_cast<std::size_t>(r * n_ + step.peer)].sends.push_back(send);
+    meet(r, step.peer);
+    return;
+  }
+  Receive receive{&step, {}, {}};
+  if (step.length > 0) {
+    receive.destination = place(r, schedule.destinations(step)[0]);
+    if (step.kind == StepKind::kReceiveReduce) {
+      receive.source = place(r, schedule.sources(step)[0]);
+    }
+  }
+  ++ranks_[r].unmet_receives;
+  streams_[static_cast<std::size_t>(step.peer * n_ + r)].receives.push_back(receive);
+  meet(step.peer, r);
+}
+
+// The message goes as soon as both sides are there, also behind steps of the receiver that come after its receive:
+// until its await the schedule touches neither operand, and a stream that waited earlier would only wait longer.
+void DeviceExecutor::meet(int from, int to) {
+  Stream& stream = streams_[static_cast<std::size_t>(from * n_ + to)];
+  while (!stream.sends.empty() && !stream.receives.empty()) {
+    const Send send = stream.sends.front();
+    const Receive receive = stream.receives.front();
+    const Step& step = *receive.step;
+    stream.sends.pop_front();
+    stream.receives.pop_front();
+    if (send.bytes != step.length) {
+      throw std::logic_error("a message of " + std::to_string(send.bytes) + " bytes meets a receive of " +
+                             std::to_string(step.length) + "; please report this");
+    }
+    await(to, from, send.mark);
+    --ranks_[from].unmet_sends;
+    --ranks_[to].unmet_receives;
+    if (step.length == 0) {
+      continue;
+    }
+    sources_.assign(1, send.source);
+    if (step.kind == StepKind::kReceiveReduce) {
+      sources_.insert(step.own_first ? sources_.begin() : sources_.end(), receive.source);
+    }
+    destinations_.assign(1, receive.destination);
+    move_all(to, step.kind == StepKind::kReceiveReduce, step.length, step.finish);
+  }
+}
+
+// The sends of this rank have met their receives, so they are in the streams of the receivers.
+void DeviceExecutor::flush(int r) {
+  for (int peer = 0; peer < n_; ++peer) {
+    if (ranks_[r].sent[peer]) {
+      ranks_[r].sent[peer] = false;
+      await(r, peer, mark_now(peer));
+    }
+  }
+}
+
+}  // namespace collectives

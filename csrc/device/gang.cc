@@ -1,0 +1,220 @@
+#include "device/gang.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "core/error.h"
+#include "core/topology.h"
+
+namespace collectives {
+namespace {
+
+constexpr int kSlots = 4;
+// Of each rank. More is for results that nobody asked for, and is released after the call.
+constexpr std::int64_t kKeepBytes = 256 << 20;
+constexpr std::size_t kKeepPlans = 256;
+constexpr std::size_t kKeepGangs = 16;
+struct Gangs {
+  std::mutex mutex;
+  std::vector<std::pair<std::vector<int>, std::shared_ptr<Gang>>> list;  // the latest first
+};
+
+Gangs& gangs() {
+  static Gangs* const all = new Gangs();  // never destroyed: the driver may be gone before static objects are
+  return *all;
+}
+
+bool of_member(Region region) {
+  return region == Region::kBox || region == Region::kPeerInput || region == Region::kPeerOutput;
+}
+
+}  // namespace
+
+Gang::Gang(const std::vector<int>& devices) {
+  const DeviceApi& api = device_api();
+  try {
+    std::map<std::pair<int, int>, bool> known;
+    for (const int device : devices) {
+      for (const int peer : devices) {
+        const auto [at, fresh] = known.try_emplace({device, peer}, device == peer);
+        if (fresh && device != peer) {
+          int yes = 0;
+          check_device(api.enable_peer(device, peer, &yes), "asking whether a device can access another's memory");
+          at->second = yes != 0;
+        }
+        accessible_.push_back(at->second);
+        all_accessible_ = all_accessible_ && at->second;
+      }
+    }
+    for (const int device : devices) {
+      Member& member = members_.emplace_back();
+      member.device = device;
+      check_device(api.stream_create(device, &member.stream), "making a stream");
+    }
+    check_device(api.event_create(devices[0], false, &done_), "making an event");
+  } catch (...) {
+    clear();
+    throw;
+  }
+}
+
+Gang::~Gang() { clear(); }
+
+void Gang::clear() {
+  const DeviceApi& api = device_api();
+  // First, since this waits for what uses it.
+  for (const Retired& retired : retired_) {
+    api.release(retired.memory);
+    api.event_destroy(retired.event);
+  }
+  retired_.clear();
+  for (Member& member : members_) {
+    if (member.memory != nullptr) {
+      api.release(member.memory);
+    }
+    if (member.stream != nullptr) {
+      api.stream_destroy(member.stream);
+    }
+  }
+  members_.clear();
+  if (done_ != nullptr) {
+    api.event_destroy(done_);
+    done_ = nullptr;
+  }
+}
+
+// What slots and staging need to hold.
+void Gang::measure(DevicePlan& plan) const {
+  for (int r = 0; r < size(); ++r) {
+    std::int64_t most = 0;
+    const Schedule& schedule = plan.schedules[r];
+    for (const Step& step : schedule.steps) {
+      std::int64_t staged = 0;
+      for (const auto& operands : {schedule.sources(step), schedule.destinations(step)}) {
+        for (const Operand& operand : operands) {
+          if (operand.region == Region::kBox) {
+            plan.slot_bytes = std::max(plan.slot_bytes, aligned(operand.offset + step.length));
+          } else if (operand.region == Region::kInline && step.length > 0) {
+            throw std::logic_error("a schedule for devices uses header lines");
+          }
+          staged += of_member(operand.region) && !accessible(r, operand.member) ? aligned(step.length) : 0;
+        }
+      }
+      if (step.kind == StepKind::kReceiveReduce && !accessible(r, step.peer)) {
+        staged += aligned(step.length);
+      }
+      most = std::max(most, staged);
+    }
+    plan.staging_bytes.push_back(most);
+  }
+}
+
+const DevicePlan& Gang::plan(Problem problem, const std::string& algorithm, std::int64_t chunk_bytes) {
+  const Key key{problem.collective, problem.op,     problem.dtype, problem.count,
+                problem.root,       problem.counts, algorithm,     chunk_bytes};
+  if (const auto found = plans_.find(key); found != plans_.end()) {
+    return found->second;
+  }
+  DevicePlan plan;
+  plan.limits.slots = kSlots;
+  plan.limits.slot_bytes = plan.limits.segment_bytes = plan.limits.most_stage_bytes = chunk_bytes;
+  plan.limits.inline_bytes = 0;
+  problem.memory = MemoryKind::kPrivate;
+  // Parts may have other lengths in the arrays of others, which mapped memory of hosts does not allow either.
+  if (const Algorithm* known = find_algorithm(problem.collective, algorithm);
+      known != nullptr && all_accessible_ && !has_parts(problem.collective)) {
+    problem.memory = MemoryKind::kSymmetric;
+    if (!known->unsupported(problem, one_host(0, size())).empty()) {
+      problem.memory = MemoryKind::kPrivate;
+    }
+  }
+  for (int r = 0; r < size(); ++r) {
+    plan.schedules.push_back(build_schedule(algorithm, problem, one_host(r, size()), plan.limits));
+  }
+  measure(plan);
+  if (plans_.size() == kKeepPlans) {
+    plans_.clear();
+  }
+  return plans_.emplace(key, std::move(plan)).first->second;
+}
+
+std::byte* Gang::memory(int rank, std::int64_t bytes) {
+  Member& member = members_[rank];
+  if (member.bytes < bytes) {
+    retire(member);
+    const std::int64_t size = std::max(bytes, std::min(2 * member.bytes, kKeepBytes));
+    if (const int code = device_api().allocate(member.device, size, &member.memory); code != kDeviceOk) {
+      member.memory = nullptr;
+      device_failed(code, "allocating " + std::to_string(size) + " bytes on device " + std::to_string(member.device));
+    }
+    member.bytes = size;
+  }
+  return static_cast<std::byte*>(member.memory);
+}
+
+// In the stream of the rank lies all that uses the memory, or waits for it: calls begin with a wait for `done`.
+void Gang::retire(Member& member) {
+  if (member.memory == nullptr) {
+    return;
+  }
+  const DeviceApi& api = device_api();
+  CurrentDevice current;
+  current.use(member.device);
+  retired_.reserve(retired_.size() + 1);
+  void* event = nullptr;
+  check_device(api.event_create(member.device, false, &event), "making an event");
+  retired_.push_back({member.memory, event});
+  member.memory = nullptr;
+  member.bytes = 0;
+  check_device(api.event_record(event, member.stream), "recording an event");
+}
+
+void Gang::tidy() {
+  const DeviceApi& api = device_api();
+  std::erase_if(retired_, [&](const Retired& retired) {
+    if (api.event_query(retired.event) != kDeviceOk) {
+      return false;
+    }
+    api.release(retired.memory);
+    api.event_destroy(retired.event);
+    return true;
+  });
+  CurrentDevice current;
+  for (Member& member : members_) {
+    if (member.bytes > kKeepBytes) {
+      wait_for(current, {member.device, member.stream}, done_);
+      retire(member);
+    }
+  }
+}
+
+std::shared_ptr<Gang> gang_of(const std::vector<int>& devices) {
+  Gangs& all = gangs();
+  const std::lock_guard lock(all.mutex);
+  const auto found = std::find_if(all.list.begin(), all.list.end(), [&](const auto& g) { return g.first == devices; });
+  if (found != all.list.end()) {
+    std::rotate(all.list.begin(), found, found + 1);
+    return all.list[0].second;
+  }
+  auto gang = std::make_shared<Gang>(devices);
+  all.list.emplace(all.list.begin(), devices, gang);
+  if (all.list.size() > kKeepGangs) {
+    all.list.pop_back();
+  }
+  return gang;
+}
+
+void forget(const std::shared_ptr<Gang>& gang) {
+  Gangs& all = gangs();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.list, [&](const auto& entry) { return entry.second == gang; });
+}
+
+void drop_gangs() {
+  Gangs& all = gangs();
+  const std::lock_guard lock(all.mutex);
+  all.list.clear();
+}
+
+}  // namespace collectives

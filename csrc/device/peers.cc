@@ -1,0 +1,307 @@
+#include "device/peers.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "core/error.h"
+#include "device/library.h"
+
+namespace collectives {
+namespace {
+
+// Ranks that are threads of one process pass pointers as they are.
+std::uint64_t this_process() {
+  static const std::uint64_t number = [] {
+    std::uint64_t made = 0;
+    if (::getrandom(&made, sizeof(made), 0) != static_cast<ssize_t>(sizeof(made))) {
+      made = static_cast<std::uint64_t>(::getpid());
+    }
+    return made;
+  }();
+  return number;
+}
+
+bool same_spans(const std::vector<Span>& a, const std::vector<Span>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Span& x, const Span& y) { return x.data == y.data && x.bytes == y.bytes; });
+}
+
+// Events of ranks that are gone. Other ranks of this process may still name them, so they are used again and never
+// destroyed; who waits for one that was recorded anew waits a little longer.
+class SpareEvents {
+ public:
+  static SpareEvents& all() {
+    static auto* const spare = new SpareEvents();
+    return *spare;
+  }
+  void* take(const DeviceApi& api, int device) {
+    {
+      const std::lock_guard guard(lock_);
+      std::vector<void*>& here = events_[device];
+      if (!here.empty()) {
+        void* const event = here.back();
+        here.pop_back();
+        return event;
+      }
+    }
+    void* event = nullptr;
+    check_device(api.event_create(device, true, &event), "making an event");
+    return event;
+  }
+  void give_back(int device, void* event) {
+    const std::lock_guard guard(lock_);
+    events_[device].push_back(event);
+  }
+
+ private:
+  std::mutex lock_;
+  std::map<int, std::vector<void*>> events_;
+};
+
+// FNV-1a.
+std::uint64_t hash_of(std::uint64_t hash, std::int64_t value) {
+  for (int byte = 0; byte < 8; ++byte) {
+    hash = (hash ^ (static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+}  // namespace
+
+std::string DeviceHead::text() const {
+  std::string made(name(collective));
+  made += " of " + std::to_string(count) + " " + std::string(name(dtype));
+  if (reduces(collective)) {
+    made += ", op " + std::string(name(op));
+  }
+  if (has_root(collective)) {
+    made += ", root " + std::to_string(root);
+  }
+  return made + (has_parts(collective) ? "" : ", " + std::to_string(inputs) + " arrays");
+}
+
+DevicePeers::DevicePeers(const DeviceApi& api, int rank, int size, int device)
+    : api_(api), rank_(rank), size_(size), device_(device), peers_(size), places_(size), inputs_(size), outputs_(size) {
+  static_assert(sizeof(DeviceCard) <= kCardBytes);
+  static_assert(sizeof(DeviceHead) + sizeof(DevicePlace) <= kHeadBytes);
+  constexpr std::int64_t kProbeBytes = 256;
+  try {
+    for (void** event : {&ready_, &done_, &over_}) {
+      *event = SpareEvents::all().take(api, device);
+    }
+    check_device(api.allocate(device, kProbeBytes, &probe_), "allocating device memory");
+  } catch (...) {
+    let_go();
+    throw;
+  }
+}
+
+DevicePeers::~DevicePeers() { let_go(); }
+
+// What fails here has failed before, and there is nobody to tell.
+void DevicePeers::let_go() {
+  constexpr double kPatience = 10;  // seconds
+  int before = -1;
+  api_.get_device(&before);
+  api_.set_device(device_);
+  await_all(kPatience);  // others may still read and write what is given back here
+  for (const Peer& peer : peers_) {
+    for (void* event : {peer.ready, peer.done}) {
+      if (event != nullptr && !peer.local) {
+        api_.event_destroy(event);
+      }
+    }
+    for (const Opened& opened : peer.opened) {
+      api_.close_memory(opened.base);
+    }
+  }
+  for (void* event : {ready_, done_, over_}) {
+    if (event != nullptr) {
+      SpareEvents::all().give_back(device_, event);
+    }
+  }
+  for (void* memory : {probe_, scaled_}) {
+    if (memory != nullptr) {
+      api_.release(memory);
+    }
+  }
+  if (before >= 0) {
+    api_.set_device(before);
+  }
+}
+
+std::vector<std::byte> DevicePeers::card() const {
+  DeviceCard card;
+  card.process = this_process();
+  card.rank = rank_;
+  card.device = device_;
+  card.probe = reinterpret_cast<std::uint64_t>(probe_);
+  card.ready = reinterpret_cast<std::uint64_t>(ready_);
+  card.done = reinterpret_cast<std::uint64_t>(done_);
+  card.exported = api_.export_memory(probe_, &card.probe_handle);
+  for (const auto& [event, handle] : {std::pair(ready_, &card.ready_handle), std::pair(done_, &card.done_handle)}) {
+    card.exported = card.exported != kDeviceOk ? card.exported : api_.export_event(event, handle);
+  }
+  std::vector<std::byte> made;
+  put(made, card);
+  made.resize(kCardBytes);
+  return made;
+}
+
+std::string DevicePeers::connect(std::span<const std::byte> cards) {
+  if (size_ > kMostDeviceOperands) {
+    return "there are " + std::to_string(size_) + " ranks; at most " + std::to_string(kMostDeviceOperands) +
+           " can add up each other's device memory";
+  }
+  for (int r = 0; r < size_; ++r) {
+    const DeviceCard card = get<DeviceCard>(cards, r * kCardBytes);
+    Peer& peer = peers_[r];
+    peer.local = card.process == this_process();
+    const std::string who = "device " + std::to_string(card.device) + " of rank " + std::to_string(r);
+    if (peer.local) {
+      peer.ready = reinterpret_cast<void*>(card.ready);
+      peer.done = reinterpret_cast<void*>(card.done);
+      int yes = card.device == device_ ? 1 : 0;
+      if (yes == 0 && (api_.enable_peer(device_, card.device, &yes) != kDeviceOk || yes == 0)) {
+        return "device " + std::to_string(device_) + " cannot address " + who;
+      }
+      continue;
+    }
+    int code = card.exported;
+    Opened probe{card.probe - card.probe_handle.offset, card.probe_handle, nullptr};
+    code = code != kDeviceOk ? code : api_.open_memory(&probe.handle, device_, &probe.base);
+    if (code == kDeviceOk) {
+      peer.opened.push_back(probe);
+    }
+    code = code != kDeviceOk ? code : api_.open_event(&card.ready_handle, device_, &peer.ready);
+    code = code != kDeviceOk ? code : api_.open_event(&card.done_handle, device_, &peer.done);
+    if (code != kDeviceOk) {
+      return "the memory of " + who + " cannot be opened: " + api_.error_name(code) + " (" + api_.error_text(code) +
+             ")";
+    }
+  }
+  return "";
+}
+
+std::vector<std::byte> DevicePeers::head(const DeviceCall& call, void* stream) {
+  CurrentDevice current;
+  current.use(device_);
+  const Problem& problem = call.problem;
+  if (used_) {
+    check_device(api_.stream_wait(stream, over_), "waiting for the call before");
+  }
+  std::vector<Span> inputs = call.inputs;
+  const bool in_place = problem.op != Op::kPremulSum && same_spans(call.inputs, call.outputs);
+  if (problem.op == Op::kPremulSum && reduces(problem.collective)) {
+    std::byte* scaled = scale(call, stream);
+    for (Span& span : inputs) {
+      span.data = scaled;
+      scaled += span.bytes;
+    }
+  }
+  check_device(api_.event_record(ready_, stream), "recording an event");
+
+  DeviceHead head;
+  head.collective = problem.collective;
+  head.op = problem.op;
+  head.dtype = problem.dtype;
+  head.in_place = in_place;
+  head.root = has_root(problem.collective) ? problem.root : 0;
+  head.inputs = static_cast<std::int32_t>(inputs.size());
+  head.outputs = in_place ? 0 : static_cast<std::int32_t>(call.outputs.size());
+  head.count = problem.count;
+  head.lengths = 0xcbf29ce484222325;
+  if (has_parts(problem.collective)) {
+    for (const std::int64_t count : problem.counts) {
+      head.lengths = hash_of(head.lengths, count);
+    }
+  } else {
+    for (const Span& span : inputs) {
+      head.lengths = hash_of(head.lengths, span.bytes);
+    }
+  }
+  std::vector<std::byte> made;
+  put(made, head);
+  rest_.clear();
+  const bool others = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.local; });
+  const auto add = [&](const Span& span) {
+    DevicePlace place{reinterpret_cast<std::uint64_t>(span.data), span.bytes, {}};
+    if (others && span.bytes > 0 && !head.hidden) {
+      head.hidden = api_.export_memory(span.data, &place.handle) != kDeviceOk;
+    }
+    put(made.size() + sizeof(DevicePlace) <= kHeadBytes ? made : rest_, place);
+  };
+  std::for_each(inputs.begin(), inputs.end(), add);
+  if (!in_place) {
+    std::for_each(call.outputs.begin(), call.outputs.end(), add);
+  }
+  made.resize(kHeadBytes);
+  std::memcpy(made.data(), &head, sizeof(head));
+  return made;
+}
+
+// The input of a rank that scales its values first.
+std::byte* DevicePeers::scale(const DeviceCall& call, void* stream) {
+  const std::int64_t bytes = Buffer::of(call.inputs).bytes;
+  if (bytes > scaled_bytes_) {
+    if (scaled_ != nullptr) {
+      check_device(api_.release(scaled_), "releasing device memory");
+      scaled_ = nullptr;
+      scaled_bytes_ = 0;
+    }
+    check_device(api_.allocate(device_, bytes, &scaled_), "allocating device memory");
+    scaled_bytes_ = bytes;
+  }
+  DeviceReduction scaling{};
+  scaling.dtype = call.problem.dtype;
+  scaling.op = Op::kPremulSum;
+  scaling.source_count = 1;
+  scaling.destination_count = 1;
+  scaling.operand = call.factor;
+  auto* to = static_cast<std::byte*>(scaled_);
+  for (const Span& span : call.inputs) {
+    scaling.sources[0] = span.data;
+    scaling.destinations[0] = to;
+    scaling.count = span.bytes / call.problem.element();
+    if (scaling.count > 0) {
+      check_device(api_.reduce(&scaling, stream), "scaling");
+    }
+    to += span.bytes;
+  }
+  return static_cast<std::byte*>(scaled_);
+}
+
+std::vector<std::int64_t> DevicePeers::check(std::span<const std::byte> heads) {
+  heads_.assign(size_, DeviceHead());
+  std::vector<std::int64_t> rests(size_);
+  constexpr auto kFit = static_cast<std::int32_t>((kHeadBytes - sizeof(DeviceHead)) / sizeof(DevicePlace));
+  for (int r = 0; r < size_; ++r) {
+    const std::span<const std::byte> bytes = heads.subspan(r * kHeadBytes, kHeadBytes);
+    const DeviceHead& head = heads_[r] = get<DeviceHead>(bytes, 0);
+    if (!head.fits(heads_[0])) {
+      ErrorContext context;
+      context.rank = rank_;
+      context.peer = r == rank_ ? 0 : r;
+      context.collective = name(head.collective);
+      throw CollectivesError(ErrorKind::kMismatch,
+                             "ranks disagree: rank 0 called " + heads_[0].text() + ", rank " + std::to_string(r) +
+                                 " called " + head.text() +
+                                 "; all ranks must make the same calls in the same order on arrays of the same lengths",
+                             context);
+    }
+    rests[r] = static_cast<std::int64_t>(sizeof(DevicePlace)) * std::max(0, head.inputs + head.outputs - kFit);
+    places_[r].clear();
+    for (std::int32_t i = 0; i < std::min(kFit, head.inputs + head.outputs); ++i) {
+      places_[r].push_back(get<DevicePlace>(bytes, sizeof(DeviceHead) + i * sizeof(DevicePlace)));
+    }
+  }
+  const bool hidden = std::any_of(heads_.begin(), heads_.end(), [](const DeviceHead& head) { return head.hidden; });
+  return hidden ? std::vector<std::int64_t>() : rests;
+}
+
+}  // namespace collectives

@@ -1,0 +1,362 @@
+#include "nccl/communicator.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "nccl/errors.h"
+#include "nccl/watchdog.h"
+#include "nccl/words.h"
+
+namespace collectives {
+namespace {
+
+bool goes_on(NcclResult result) { return result == kNcclSuccess || result == kNcclInProgress; }
+
+// Sleeps a little longer each time.
+class Patience {
+ public:
+  void pause() {
+    if (turns_++ < kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(turns_ < kYields + kShort ? 50 : 1000));
+    }
+  }
+  // Every few milliseconds, and not at first.
+  bool look() const { return turns_ > kYields && turns_ % kShort == 0; }
+
+ private:
+  static constexpr int kYields = 100;
+  static constexpr int kShort = 10;
+  int turns_ = 0;
+};
+
+// Restores the device of this thread.
+class OnDevice {
+ public:
+  explicit OnDevice(const DeviceApi& devices) : devices_(devices) {
+    known_ = devices_.get_device(&device_) == kDeviceOk;
+  }
+  ~OnDevice() {
+    if (known_ && device_ >= 0) {  // what has not been used is left alone
+      devices_.set_device(device_);
+    }
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  const DeviceApi& devices_;
+  int device_ = 0;
+  bool known_;
+};
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(const NcclLibrary& library, const DeviceApi& devices, NcclPlace place, int device,
+                                   double warn_s, NcclGroup group)
+    : library_(library),
+      devices_(devices),
+      place_(place),
+      device_(device),
+      warn_s_(warn_s),
+      group_(std::move(group)),
+      process_(getpid()) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (process_ != getpid()) {
+    return;  // what there is belongs to the parent
+  }
+  abort();
+  for (void* event : free_events_) {
+    devices_.event_destroy(event);
+  }
+  if (scratch_ != nullptr) {
+    devices_.release(scratch_);
+  }
+}
+
+std::vector<std::shared_ptr<NcclCommunicator>> NcclCommunicator::create(
+    const NcclLibrary& library, const DeviceApi& devices, const NcclUniqueId& id, int size,
+    std::span<const Member> members, double timeout_s, double warn_s, const NcclGroup& group) {
+  const NcclApi& api = library.api;
+  const auto until = later(NcclClock::now(), timeout_s);
+  const OnDevice restore(devices);
+  std::vector<std::shared_ptr<NcclCommunicator>> made;
+  std::vector<NcclCommunicator*> all;
+  for (const Member& member : members) {
+    made.push_back(std::shared_ptr<NcclCommunicator>(
+        new NcclCommunicator(library, devices, {member.rank, size}, member.device, warn_s, group)));
+    all.push_back(made.back().get());
+  }
+  NcclCommunicator* at_fault = all.front();
+  NcclResult result = api.group_start();
+  int code = kDeviceOk;
+  if (result == kNcclSuccess) {
+    for (std::size_t i = 0; i < all.size() && code == kDeviceOk && goes_on(result); ++i) {
+      at_fault = all[i];
+      code = devices.set_device(at_fault->device_);
+      if (code == kDeviceOk) {
+        NcclConfig config;
+        config.blocking = 0;
+        result = api.comm_init_rank_config(&at_fault->comm_, size, id, at_fault->rank(), &config);
+      }
+    }
+    // Also after a call that failed: what was begun has to be ended.
+    const NcclResult end = api.group_end();
+    result = goes_on(result) ? end : result;
+  }
+  at_fault->require(code, "cudaSetDevice");
+  const std::string doing = at_fault->who() + ", making the communicator of NCCL";
+  if (goes_on(result)) {
+    const auto [failed, why] = settle(all, doing, until);
+    at_fault = failed != nullptr ? failed : at_fault;
+    result = why;
+  }
+  if (result != kNcclSuccess) {
+    throw nccl_error(api, at_fault->comm_, result, doing, at_fault->context("", ""));
+  }
+  for (NcclCommunicator* communicator : all) {
+    communicator->require(devices.allocate(communicator->device_, 1, &communicator->scratch_), "cudaMalloc");
+  }
+  return made;
+}
+
+ErrorContext NcclCommunicator::context(const std::string& collective, const std::string& name) const {
+  ErrorContext context;
+  context.rank = rank();
+  context.collective = collective;
+  context.name = name;
+  return context;
+}
+
+std::string NcclCommunicator::who() const {
+  return "rank " + std::to_string(rank()) + " (device " + std::to_string(device_) + ")";
+}
+
+void NcclCommunicator::require(int code, const char* function) const {
+  if (code != kDeviceOk) {
+    throw CollectivesError(
+        ErrorKind::kBackend,
+        who() + ": " + function + " gives " + devices_.error_name(code) + ": " + devices_.error_text(code),
+        context("", ""));
+  }
+}
+
+void NcclCommunicator::refuse_after_fork() const {
+  if (process_ != getpid()) {
+    throw CollectivesError(ErrorKind::kForked,
+                           "this process was forked from one that used NCCL; only the parent can use it. Start "
+                           "processes with the spawn method",
+                           context("", ""));
+  }
+}
+
+void NcclCommunicator::throw_if_unusable() {
+  refuse_after_fork();
+  const std::lock_guard guard(mutex_);
+  if (error_ != nullptr) {
+    throw CollectivesError(*error_);
+  }
+  if (closed_) {
+    throw CollectivesError(ErrorKind::kClosed, who() + ": the communicator is closed", context("", ""));
+  }
+}
+
+void NcclCommunicator::check(const NcclCall& call) {
+  throw_if_unusable();
+  check_nccl_call(call, place_);
+  if (const NcclOperation operation = nccl_operation(call.collective, call.op, call.dtype, library_.version);
+      operation.scaled && call.factor.empty()) {
+    throw ArgumentError("premul_sum needs a factor");
+  }
+}
+
+// The call is looked after from here on.
+void NcclCommunicator::enter(const NcclCall& call, std::shared_ptr<NcclWork>& work) {
+  work = std::make_shared<NcclWork>();
+  work->communicator = shared_from_this();
+  work->posted = NcclClock::now();
+  work->timeout_s = call.timeout_s;
+  work->collective = call.collective == Collective::kMessage ? (call.sending ? "send" : "recv")
+                                                             : std::string(collectives::name(call.collective));
+  work->name = call.name;
+  {
+    const std::lock_guard guard(mutex_);
+    if (error_ != nullptr) {
+      throw CollectivesError(*error_);
+    }
+    pending_.push_back(work);
+  }
+  watch(work->communicator);
+}
+
+// NCCL has put the call into the stream: an event behind it says when it is done.
+void NcclCommunicator::leave(NcclWork& work, const NcclCall& call) {
+  int capturing = 0;
+  // Default streams are those of the current device.
+  require(devices_.set_device(device_), "cudaSetDevice");
+  require(devices_.stream_capturing(call.stream, &capturing), "cudaStreamIsCapturing");
+  const std::lock_guard guard(mutex_);
+  if (error_ != nullptr) {
+    throw CollectivesError(*error_);
+  }
+  if (capturing != 0) {
+    work.state = NcclWork::State::kDone;  // as far as this library can tell: the graph runs without it
+    std::erase_if(pending_, [&](const auto& entry) { return entry.get() == &work; });
+    return;
+  }
+  if (free_events_.empty()) {
+    require(devices_.event_create(device_, false, &work.event), "cudaEventCreate");
+  } else {
+    work.event = free_events_.back();
+    free_events_.pop_back();
+  }
+  require(devices_.event_record(work.event, call.stream), "cudaEventRecord");
+  work.state = NcclWork::State::kIssued;
+}
+
+NcclResult NcclCommunicator::issue(std::span<const Part> parts, std::span<NcclResult> results) {
+  const NcclApi& api = parts.front().communicator->library_.api;
+  std::vector<NcclOperation> operations;
+  NcclResult result = kNcclSuccess;
+  for (const auto& [communicator, call] : parts) {
+    NcclOperation& operation = operations.emplace_back(
+        nccl_operation(call->collective, call->op, call->dtype, communicator->library_.version));
+    if (operation.scaled && result == kNcclSuccess) {
+      std::vector<std::byte> factor = call->factor;
+      result = api.red_op_create_pre_mul_sum(&operation.op, factor.data(), operation.type, kNcclScalarHostImmediate,
+                                             communicator->comm_);
+      operation.scaled = result == kNcclSuccess;
+    }
+  }
+  if (result == kNcclSuccess) {
+    result = api.group_start();
+  }
+  if (result == kNcclSuccess) {
+    for (std::size_t i = 0; i < parts.size() && goes_on(result); ++i) {
+      const auto& [communicator, call] = parts[i];
+      result =
+          issue_nccl_call(api, *call, communicator->place_, operations[i], communicator->scratch_, communicator->comm_);
+      results[i] = result;
+    }
+    const NcclResult end = api.group_end();  // also after a call that failed
+    result = goes_on(result) ? end : result;
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (operations[i].scaled && !parts[i].communicator->aborted_.load(std::memory_order_acquire)) {
+      api.red_op_destroy(operations[i].op, parts[i].communicator->comm_);
+    }
+  }
+  return result;
+}
+
+std::vector<std::shared_ptr<NcclWork>> NcclCommunicator::start(std::span<const Part> parts) {
+  std::vector<std::shared_ptr<NcclWork>> works(parts.size());
+  std::vector<NcclCommunicator*> all;
+  for (const auto& [communicator, call] : parts) {
+    communicator->check(*call);
+    all.push_back(communicator);
+  }
+  NcclCommunicator& first = *all.front();
+  const OnDevice restore(first.devices_);
+  const std::string doing = nccl_call_text(std::string(name(parts.front().call->collective)), parts.front().call->name);
+  try {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      all[i]->enter(*parts[i].call, works[i]);
+    }
+    const NcclWork& work = *works.front();
+    NcclResult result = kNcclSuccess;
+    NcclCommunicator* at_fault = &first;
+    std::vector<NcclResult> results(parts.size(), kNcclSuccess);
+    {
+      std::vector<std::unique_lock<std::timed_mutex>> locks;
+      for (NcclCommunicator* communicator : all) {
+        locks.emplace_back(communicator->nccl_mutex_);
+      }
+      for (NcclCommunicator* communicator : all) {
+        communicator->throw_if_unusable();  // it may have been aborted a moment ago
+      }
+      result = issue(parts, results);
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (!goes_on(results[i])) {
+        at_fault = all[i];
+      }
+    }
+    if (result == kNcclInProgress) {  // then it is not in the stream yet
+      const auto [failed, why] = settle(all, doing, later(work.posted, work.timeout_s));
+      at_fault = failed != nullptr ? failed : at_fault;
+      result = why;
+    }
+    for (NcclCommunicator* communicator : all) {
+      communicator->throw_if_unusable();
+    }
+    if (result != kNcclSuccess) {
+      throw nccl_error(first.library_.api, nullptr, result, at_fault->who() + ", " + doing,
+                       at_fault->context(work.collective, work.name));
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      all[i]->leave(*works[i], *parts[i].call);
+    }
+  } catch (const CollectivesError& error) {
+    for (NcclCommunicator* communicator : all) {
+      communicator->fail(error, true);
+    }
+    const std::lock_guard guard(first.mutex_);
+    if (works.front() != nullptr && works.front()->error != nullptr) {
+      throw CollectivesError(*works.front()->error);  // it says more where the watchdog has found it first
+    }
+    throw;
+  }
+  return works;
+}
+
+NcclResult NcclCommunicator::state() {
+  const std::lock_guard guard(nccl_mutex_);
+  NcclResult found = kNcclSuccess;
+  if (comm_ == nullptr || aborted_.load(std::memory_order_acquire)) {
+    return found;
+  }
+  const NcclResult asked = library_.api.comm_get_async_error(comm_, &found);
+  return asked == kNcclSuccess ? found : asked;
+}
+
+std::pair<NcclCommunicator*, NcclResult> NcclCommunicator::settle(std::span<NcclCommunicator* const> communicators,
+                                                                  const std::string& doing,
+                                                                  NcclClock::time_point until) {
+  const auto started = NcclClock::now();
+  NcclCommunicator& first = *communicators.front();
+  for (Patience patience;; patience.pause()) {
+    bool in_progress = false;
+    for (NcclCommunicator* communicator : communicators) {
+      const NcclResult result = communicator->state();
+      if (!goes_on(result)) {
+        return {communicator, result};
+      }
+      in_progress = in_progress || result == kNcclInProgress;
+    }
+    if (!in_progress) {
+      return {nullptr, kNcclSuccess};
+    }
+    if (patience.look() && first.group_.failure) {
+      if (const auto failure = first.group_.failure(); failure != nullptr) {
+        throw CollectivesError(failure->kind(), first.who() + ", " + doing + ": " + failure->what(),
+                               failure->context());
+      }
+    }
+    if (NcclClock::now() >= until) {
+      throw CollectivesError(ErrorKind::kDeadline,
+                             first.who() + ", " + doing + " is still in progress after " +
+                                 nccl_seconds_text(seconds_since(started)) +
+                                 ", longer than its timeout; set NCCL_DEBUG=INFO to see what NCCL waits for, or raise "
+                                 "timeout= or COLLECTIVES_TIMEOUT",
+                             first.context("", ""));
+    }
+  }
+}
+
+}  // namespace collectives

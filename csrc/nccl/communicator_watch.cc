@@ -1,0 +1,283 @@
+// What becomes of calls after they were put into their streams: waiting, looking after them, failing, closing.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "nccl/communicator.h"
+#include "nccl/errors.h"
+#include "nccl/words.h"
+
+namespace collectives {
+namespace {
+
+// How long an abort waits for another thread to come back from NCCL, whose calls should not wait for anything.
+constexpr auto kAbortPatience = std::chrono::milliseconds(200);
+// How long NCCL may take to leave in good order.
+constexpr auto kClosePatience = std::chrono::seconds(10);
+constexpr auto kPause = std::chrono::microseconds(100);
+
+}  // namespace
+
+// Under mutex_. Whether the device has done it; an event that is done after an abort says nothing, but then the work
+// has its error already.
+bool NcclCommunicator::query(NcclWork& work) {
+  if (work.state != NcclWork::State::kIssued) {
+    return work.state == NcclWork::State::kDone;
+  }
+  const int code = devices_.event_query(work.event);
+  if (code == kDeviceNotReady) {
+    return false;
+  }
+  require(code, "cudaEventQuery");
+  work.state = NcclWork::State::kDone;
+  free_events_.push_back(std::exchange(work.event, nullptr));
+  return true;
+}
+
+// Under mutex_.
+void NcclCommunicator::reap() {
+  std::vector<std::shared_ptr<NcclWork>> left;
+  for (const auto& work : pending_) {
+    if (!query(*work)) {
+      left.push_back(work);
+    }
+  }
+  pending_.swap(left);
+}
+
+// As query(), for whoever waits: an error of the device is one of the communicator.
+bool NcclCommunicator::ask(NcclWork& work) {
+  std::unique_ptr<CollectivesError> found;
+  {
+    const std::lock_guard guard(mutex_);
+    if (work.error != nullptr) {
+      throw CollectivesError(*work.error);
+    }
+    try {
+      return query(work);
+    } catch (const CollectivesError& error) {
+      found = std::make_unique<CollectivesError>(error);
+    }
+  }
+  fail(*found, true);
+  const std::lock_guard guard(mutex_);
+  throw CollectivesError(*work.error);
+}
+
+bool NcclCommunicator::done(NcclWork& work) {
+  refuse_after_fork();
+  try {
+    return ask(work);
+  } catch (const CollectivesError&) {
+    return true;  // wait() says which
+  }
+}
+
+bool NcclCommunicator::wait(NcclWork& work, double timeout_s) {
+  refuse_after_fork();
+  const auto started = NcclClock::now();
+  constexpr int kYields = 100;
+  for (int turn = 0; !ask(work); ++turn) {
+    if (timeout_s >= 0 && seconds_since(started) >= timeout_s) {
+      return false;
+    }
+    if (turn < kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  return true;
+}
+
+bool NcclCommunicator::idle() {
+  const std::lock_guard guard(mutex_);
+  return pending_.empty();
+}
+
+bool NcclCommunicator::failed() {
+  if (process_ != getpid()) {
+    return true;
+  }
+  const std::lock_guard guard(mutex_);
+  return error_ != nullptr;
+}
+
+bool NcclCommunicator::look_after() {
+  std::string late;
+  std::unique_ptr<CollectivesError> found;
+  try {
+    const std::lock_guard guard(mutex_);
+    reap();
+    if (pending_.empty()) {
+      return false;
+    }
+    for (const auto& work : pending_) {
+      const double age = seconds_since(work->posted);
+      const bool expired = age >= work->timeout_s;
+      if (!expired && (work->warned || age < warn_s_)) {
+        continue;
+      }
+      std::string call = who();
+      call.append(", ").append(nccl_call_text(work->collective, work->name));
+      call.append(" is not done after ").append(nccl_seconds_text(age));
+      const std::string limit = nccl_seconds_text(work->timeout_s);
+      if (expired) {
+        found = std::make_unique<CollectivesError>(
+            ErrorKind::kDeadline,
+            call.append(", longer than its timeout of ")
+                .append(limit)
+                .append(", although all ranks have made the call; see what their devices do (nvidia-smi), set "
+                        "NCCL_DEBUG=INFO, or raise timeout= or COLLECTIVES_TIMEOUT"),
+            context(work->collective, work->name));
+        break;
+      }
+      work->warned = true;
+      late.assign("collectives: warning: ").append(call).append("; it gives up after ").append(limit).append("\n");
+    }
+  } catch (const CollectivesError& error) {
+    found = std::make_unique<CollectivesError>(error);
+  }
+  if (!late.empty()) {
+    std::fwrite(late.data(), 1, late.size(), stderr);
+  }
+  if (found == nullptr && nccl_mutex_.try_lock()) {  // where a thread is in NCCL that one sees the error
+    NcclResult result = kNcclSuccess;
+    if (!aborted_.load(std::memory_order_acquire)) {
+      const NcclResult asked = library_.api.comm_get_async_error(comm_, &result);
+      result = asked == kNcclSuccess ? result : asked;
+    }
+    if (result != kNcclSuccess && result != kNcclInProgress) {
+      found = std::make_unique<CollectivesError>(nccl_error(library_.api, comm_, result, who(), context("", "")));
+    }
+    nccl_mutex_.unlock();
+  }
+  if (found != nullptr) {
+    fail(*found, true);
+    return false;
+  }
+  if (group_.failure) {
+    if (found = group_.failure(); found != nullptr) {
+      fail(*found, false);
+      return false;
+    }
+  }
+  return true;
+}
+
+// The first failure counts. tell: the others do not know it yet.
+void NcclCommunicator::fail(const CollectivesError& error, bool tell) {
+  {
+    const std::lock_guard guard(mutex_);
+    if (error_ != nullptr) {
+      return;
+    }
+    error_ = std::make_unique<CollectivesError>(error);
+    for (const auto& work : pending_) {
+      ErrorContext about = error.context();
+      about.rank = rank();
+      about.collective = work->collective;
+      about.name = work->name;
+      about.age_s = seconds_since(work->posted);
+      std::string text = error.what();
+      const std::string call = nccl_call_text(work->collective, work->name);
+      if (text.find(call) == std::string::npos) {
+        text = who().append(", ").append(call).append(": ").append(text);
+      }
+      work->error = std::make_unique<CollectivesError>(error.kind(), text, about);
+      work->state = NcclWork::State::kFailed;
+      if (work->event != nullptr) {
+        free_events_.push_back(std::exchange(work->event, nullptr));
+      }
+    }
+    pending_.clear();
+  }
+  if (tell && group_.fail) {
+    group_.fail(error);
+  }
+  abort();
+}
+
+// Ends the kernels that wait for other ranks, and frees what NCCL holds.
+void NcclCommunicator::abort() {
+  std::unique_lock guard(nccl_mutex_, std::defer_lock);
+  // Where another thread does not come back, this call is what brings it back.
+  (void)guard.try_lock_for(kAbortPatience);
+  if (comm_ == nullptr || aborted_.exchange(true, std::memory_order_acq_rel)) {
+    return;
+  }
+  int before = 0;
+  const bool known = devices_.get_device(&before) == kDeviceOk;
+  devices_.set_device(device_);
+  library_.api.comm_abort(comm_);
+  if (known) {
+    devices_.set_device(before);
+  }
+}
+
+// Waits for what is in flight. True where NCCL is left to be told.
+bool NcclCommunicator::stop() {
+  if (process_ != getpid()) {
+    return false;
+  }
+  {
+    const std::lock_guard guard(mutex_);
+    if (closed_) {
+      return false;
+    }
+    closed_ = true;
+  }
+  while (!idle()) {  // it ends, or the watchdog ends it
+    std::this_thread::sleep_for(kPause);
+  }
+  return !failed();
+}
+
+void NcclCommunicator::close(std::span<NcclCommunicator* const> communicators) {
+  std::vector<NcclCommunicator*> open;
+  for (NcclCommunicator* communicator : communicators) {
+    if (communicator->stop()) {
+      open.push_back(communicator);
+    }
+  }
+  const auto until = NcclClock::now() + kClosePatience;
+  // First all of them, since those of one process wait for each other; then what is left of each.
+  for (NcclCommunicator* communicator : open) {
+    NcclResult result = kNcclSuccess;
+    {
+      const std::lock_guard guard(communicator->nccl_mutex_);
+      if (!communicator->aborted_.load(std::memory_order_acquire)) {
+        result = communicator->library_.api.comm_finalize(communicator->comm_);
+      }
+    }
+    if (result != kNcclSuccess && result != kNcclInProgress) {
+      communicator->abort();
+    }
+  }
+  for (NcclCommunicator* communicator : open) {
+    communicator->destroy(until);
+  }
+}
+
+// In good order, or else by an abort.
+void NcclCommunicator::destroy(NcclClock::time_point until) {
+  NcclResult result = state();
+  while (result == kNcclInProgress && NcclClock::now() < until && (!group_.failure || group_.failure() == nullptr)) {
+    std::this_thread::sleep_for(kPause);
+    result = state();
+  }
+  if (result != kNcclSuccess) {
+    abort();
+    return;
+  }
+  const std::lock_guard guard(nccl_mutex_);
+  if (!aborted_.exchange(true, std::memory_order_acq_rel)) {
+    library_.api.comm_destroy(comm_);
+  }
+}
+
+}  // namespace collectives

@@ -1,0 +1,32 @@
+// Finding NCCL at run time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nccl/abi.h"
+
+namespace collectives {
+
+struct NcclLibrary {
+  NcclApi api{};
+  int version = 0;    // as NCCL writes it, 0 where none was found
+  std::string path;   // of the file that was loaded, where one was
+  std::string where;  // how it was found
+  std::string why;    // it cannot be used, and what to do; empty where it can
+  bool usable() const { return why.empty(); }
+};
+
+// Looks for NCCL when it is called first, and never again: COLLECTIVES_NCCL_LIB; the copy that this process has loaded
+// already, since two in one process are known to disturb each other; `candidates`, paths of files, in their order; and
+// where the system looks for libnccl.so.2. The library is never unloaded.
+const NcclLibrary& nccl_library(const std::vector<std::string>& candidates);
+
+// Throws BackendError with the reason where it cannot be used.
+const NcclLibrary& usable_nccl_library(const std::vector<std::string>& candidates);
+
+// "2.28.9".
+std::string nccl_version_text(int version);
+
+}  // namespace collectives

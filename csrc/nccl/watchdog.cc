@@ -1,0 +1,67 @@
+#include "nccl/watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "nccl/communicator.h"
+
+namespace collectives {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(5);
+
+class Watchdog {
+ public:
+  Watchdog() {
+    std::thread([this] { run(); }).detach();
+  }
+
+  void watch(const std::shared_ptr<NcclCommunicator>& communicator) {
+    const std::lock_guard guard(mutex_);
+    const bool known =
+        std::any_of(watched_.begin(), watched_.end(), [&](const auto& entry) { return entry.lock() == communicator; });
+    if (!known) {
+      watched_.push_back(communicator);
+      wake_.notify_one();
+    }
+  }
+
+ private:
+  void run() {
+    for (;;) {
+      std::vector<std::weak_ptr<NcclCommunicator>> all;
+      {
+        std::unique_lock guard(mutex_);
+        std::erase_if(watched_, [](const auto& entry) {
+          const auto communicator = entry.lock();
+          return communicator == nullptr || communicator->idle();
+        });
+        wake_.wait(guard, [&] { return !watched_.empty(); });
+        all = watched_;
+      }
+      for (const auto& entry : all) {
+        if (const auto communicator = entry.lock(); communicator != nullptr) {
+          communicator->look_after();
+        }
+      }
+      std::this_thread::sleep_for(kInterval);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::weak_ptr<NcclCommunicator>> watched_;
+};
+
+}  // namespace
+
+void watch(const std::shared_ptr<NcclCommunicator>& communicator) {
+  static auto* const watchdog = new Watchdog;  // its thread runs until the process ends
+  watchdog->watch(communicator);
+}
+
+}  // namespace collectives
