@@ -13,6 +13,7 @@ import argparse
 import ast
 import difflib
 import inspect
+import re
 import subprocess
 import sys
 import types
@@ -59,6 +60,7 @@ PARAMETERS = {
     "arrays": "list[npt.NDArray[Any]]",
     "lengths": "list[int] | None",
     "factor": "float | None",
+    "stream": "object",
 }
 
 # What pybind11 says about parameters that take anything like a number, and about containers.
@@ -142,11 +144,14 @@ def _definition(name: str, signature: inspect.Signature, types: dict[str, str], 
 def pybind_class(kind: type) -> str:
     """A class of pybind11."""
     lines = ["@final", f"class {kind.__name__}:", f'    """{kind.__doc__}"""', ""]
+    if "buffer protocol" in (kind.__doc__ or ""):
+        lines.append("    def __buffer__(self, flags: int, /) -> memoryview: ...")
     for name, member in sorted(vars(kind).items()):
-        if name.startswith("_"):
+        made = name == "__init__" and (member.__doc__ or "").startswith("__init__(")
+        if name.startswith("_") and not made:
             continue
         if isinstance(member, property):
-            result = "int" if name == "sequence" else "str"
+            result = re.search(r"-> (\w+)", member.fget.__doc__ or "")[1]  # type: ignore[index]
             lines += ["    @property", f"    def {name}(self) -> {result}: ..."]
         else:
             lines.append("    " + pybind_function(member, method=True))

@@ -12,6 +12,7 @@ and ``local_group`` gives communicators to threads. ``init(replicas=k)`` does so
 
 from __future__ import annotations
 
+from ._cuda import cuda_available
 from ._environment import library_version
 from ._recorder import dump_recorder
 from ._world import init, local_group
@@ -40,6 +41,7 @@ __all__ = [
     "MismatchError",
     "PeerError",
     "Work",
+    "cuda_available",
     "dump_recorder",
     "info",
     "init",

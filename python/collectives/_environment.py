@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PREFIX = "COLLECTIVES_"
 VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
-TRANSPORTS = ("auto", "shm", "tcp")
+TRANSPORTS = ("auto", "shm", "tcp", "nccl")
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
 MAX_THREADS = 1024

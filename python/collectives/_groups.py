@@ -100,7 +100,8 @@ def _make(
             f"the memory of these ranks has no room for another group of {len(members)}: {full}; "
             "close groups that are not needed, or raise COLLECTIVES_SYMMETRIC_HEAP on all ranks"
         )
-    made = type(parent)(reservation.make([(bool(heap[r]), int(offset[r])) for r in members]))
+    handle = reservation.make([(bool(heap[r]), int(offset[r])) for r in members])
+    made = type(parent)(handle, transport=parent._nccl.transport)
     _leaving.register(made)
     return made
 

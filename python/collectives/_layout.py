@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._arrays import empty
 from .errors import MismatchError
 
 if TYPE_CHECKING:
@@ -173,11 +172,6 @@ def check_writable(out: Sequence[Array]) -> None:
         for j in range(i):
             if np.may_share_memory(array, out[j]) and np.shares_memory(array, out[j]):
                 raise ValueError(f"out[{j}] and out[{i}] share memory; pass arrays that do not overlap")
-
-
-def new_outputs(shapes: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Array]:
-    """Arrays for results, in native byte order."""
-    return [empty(shape, dtype) for shape in shapes]
 
 
 def apart(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:

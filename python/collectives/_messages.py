@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 MAX_TAG = 2**24 - 1
 
 
-def _check(comm: Communicator, word: str, peer: object, tag: object, timeout: object, name: object) -> tuple[int, int]:
+def check(comm: Communicator, word: str, peer: object, tag: object, timeout: object, name: object) -> tuple[int, int]:
+    """The other rank and the tag, checked, with the arguments that need no array."""
     check_options(comm.size, "sum", 0, "auto", timeout, name)
     check_type(word, peer, (int, np.integer))
     check_type("tag", tag, (int, np.integer))
@@ -34,7 +35,7 @@ def _check(comm: Communicator, word: str, peer: object, tag: object, timeout: ob
 
 def send(comm: Communicator, x: Any, dest: Any, tag: Any, async_op: bool, timeout: Any, name: Any) -> Any:
     """See ``Communicator.send``."""
-    peer, number = _check(comm, "dest", dest, tag, timeout, name)
+    peer, number = check(comm, "dest", dest, tag, timeout, name)
     arrays = [a.array for a in adapt_all(x, "x")]
     check_dtypes(arrays, "send", "sum")
     work = comm._start_message(peer, number, True, [plain(a) for a in arrays], timeout, name, bool(async_op))
@@ -44,7 +45,7 @@ def send(comm: Communicator, x: Any, dest: Any, tag: Any, async_op: bool, timeou
 
 def recv(comm: Communicator, x: Any, source: Any, tag: Any, async_op: bool, timeout: Any, name: Any) -> Any:
     """See ``Communicator.recv``."""
-    peer, number = _check(comm, "source", source, tag, timeout, name)
+    peer, number = check(comm, "source", source, tag, timeout, name)
     operands = Operands(x, None, written=True)
     check_dtypes(operands.inputs, "recv", "sum")
     for i, array in enumerate(operands.outputs):

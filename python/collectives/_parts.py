@@ -8,7 +8,7 @@ ranks and, for each rank, of tensors, so nothing is packed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from . import _core, _layout
 from ._arguments import Array, check_dtypes, check_factor, check_options, is_plain, plain
-from ._arrays.adapted import Adapted, same
+from ._arrays.adapted import Adapted, empty, same
 from ._arrays.operands import adapt_all, adapt_outputs
 from ._layout import Counts
 from ._work import Work
@@ -41,6 +41,8 @@ class Options:
     deterministic: bool = False
     root: int = 0
     factor: float | None = None
+    empty: Callable[[Shape, np.dtype[Any]], Array] = empty  # makes the arrays of results
+    start: Callable[..., Any] | None = None  # in the place of the engine, as ``comm._start``
 
 
 class Given:
@@ -104,17 +106,19 @@ def _start(
             vain if it did not take part, so an `out` that does not fit is refused afterwards.
     """
     unfit = None
-    results = _layout.new_outputs(shapes or [], given.dtype) if out is None else adapt_outputs(out, "out")
+    needed = [] if shapes is None else shapes
+    results = [options.empty(shape, given.dtype) for shape in needed] if out is None else adapt_outputs(out, "out")
     if out is not None:
         try:
-            _layout.check_outputs(results, shapes or [], given.dtype)
+            _layout.check_outputs(results, needed, given.dtype)
         except ValueError as error:
             if not learned:
                 raise
-            unfit, results = error, _layout.new_outputs(shapes or [], given.dtype)
+            unfit, results = error, [options.empty(shape, given.dtype) for shape in needed]
     targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
     sources = [plain(a) for a in _layout.apart(given.arrays, results)]
-    work = comm._start(
+    begin = comm._start if options.start is None else options.start
+    work = begin(
         collective,
         sources if x_rows is None else _layout.pieces(sources, x_rows),
         targets if out_rows is None else _layout.pieces(targets, out_rows),

@@ -35,13 +35,20 @@ def as_arrays(values: object, where: str, what: str = "value {}", copied: bool =
         array = adapt(value, f"{where}{what.format(i)}").array
         if copied and array.dtype.hasobject:
             raise TypeError(f"{where}{what.format(i)} has dtype {array.dtype}, which holds Python objects")
-        if not copied and _core._dtype_of(array) < 0:
+        arrays.append(plain(array))
+    if not copied:
+        check_reducible(arrays, where, what)
+    return arrays
+
+
+def check_reducible(arrays: Sequence[Array], where: str, what: str = "value {}") -> None:
+    """Raises TypeError for arrays whose dtype the core does not know."""
+    for i, array in enumerate(arrays):
+        if _core._dtype_of(array) < 0:
             raise TypeError(
                 f"{where}{what.format(i)} has dtype {array.dtype}, which cannot be reduced; "
                 f"accepted are {listed(DTYPES)}"
             )
-        arrays.append(plain(array))
-    return arrays
 
 
 def in_kind_of(value: object, results: list[Array]) -> list[Any]:
@@ -55,6 +62,12 @@ def in_kind_of(value: object, results: list[Array]) -> list[Any]:
 def as_alike(values: object, name: str, replicas: int, where: str) -> list[Array]:
     """The values as plain arrays of one shape and dtype that `name` can reduce."""
     arrays = as_arrays(values, where)
+    check_alike(arrays, name, replicas, where)
+    return arrays
+
+
+def check_alike(arrays: Sequence[Array], name: str, replicas: int, where: str) -> None:
+    """Raises TypeError or ValueError unless the arrays are of one shape and dtype that `name` can reduce."""
     first = arrays[0]
     if len(arrays) != replicas:
         raise ValueError(f"{where}there are {len(arrays)} values and pair 0 has {replicas}; one per replica is needed")
@@ -68,7 +81,6 @@ def as_alike(values: object, name: str, replicas: int, where: str) -> list[Array
         raise TypeError(
             f"{where}{name} of bool has no meaning; use max for a logical or, min for a logical and, or another dtype"
         )
-    return arrays
 
 
 def check_dtype(array: Array, first: Array, number: int, where: str) -> None:
@@ -108,6 +120,11 @@ def count_destinations(destinations: Sequence[int] | None, replicas: int | None,
             exist = "from 0 on" if replicas is None else f"0 to {replicas - 1}"
             raise ValueError(f"{what} is {number}; the number of a replica is accepted, {exist}")
     return len(destinations)
+
+
+def numbers_of(destinations: Sequence[int] | None, replicas: int) -> list[int]:
+    """The replicas that get a result, after `count_destinations`."""
+    return list(range(replicas)) if destinations is None else [integer(d, "destination") for d in destinations]
 
 
 def integer(value: object, what: str) -> int:

@@ -25,7 +25,7 @@ def shrink(parent: Communicator, timeout: float | None) -> Communicator:
     patience = _core._describe(parent)["timeout"] if timeout is None else float(timeout)
     made = parent
     while True:
-        made = type(parent)(_core._shrink(made, min(patience, _FOREVER)))
+        made = type(parent)(_core._shrink(made, min(patience, _FOREVER)), transport=parent._nccl.transport)
         _leaving.register(made)
         try:
             made.barrier(timeout=patience, name="shrink")

@@ -79,7 +79,8 @@ def init(
         rank, size: the number of this process and how many there are.
         rendezvous: ``host:port`` on which rank 0 listens, the same on every rank.
         token: secret of the job, the same on every rank; needed when the rendezvous is not on loopback.
-        transport: "auto" (shared memory inside a host, TCP between hosts), "shm" or "tcp".
+        transport: "auto" (shared memory inside a host, TCP between hosts, NCCL for device arrays where every rank has a
+            device of its own), "shm", "tcp", or "nccl": as "auto", and an error where NCCL cannot carry device arrays.
         timeout: seconds that starting (default 60) and each collective (default 600) may take.
         replicas: how many ranks this process has, at least 1; may differ between processes. In ``bytes_by_transport``
             what passes between them is "shm", "local" when the job has one process, or "tcp" when that was asked for.
@@ -109,7 +110,7 @@ def init(
             handles = _core.local_group(count, options)
         else:
             handles = _connect(environment, options)
-        communicators = [Communicator(handle) for handle in handles]
+        communicators = [Communicator(handle, transport=environment.transport) for handle in handles]
         _world[:] = map(weakref.ref, communicators)
         for communicator in communicators:
             _leaving.register(communicator)
@@ -129,7 +130,7 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     _recorder.prepare()
     options = _options(timeout)
     handles = _core.local_group(1, options) if environment.size == 1 else _connect(environment, options)
-    communicator = Communicator(handles[0])
+    communicator = Communicator(handles[0], transport=environment.transport)
     _leaving.register(communicator)
     return communicator
 

@@ -1,11 +1,12 @@
 """The communicator: what a rank calls.
 
 The calls themselves (``all_reduce``, ``broadcast``, ``reduce``, ``barrier``) are methods of the compiled base class;
-what is not one plain array goes to ``_whole``.
+what is not one plain array goes to ``_device`` and ``_whole``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -13,9 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _groups, _messages, _objects, _parts, _recorder, _shrink, _symmetric, _whole
+from . import _core, _device, _groups, _nccl, _objects, _peers, _recorder, _shrink, _symmetric
 from ._arguments import Array
 from ._layout import Counts
+from ._parts import Options
 from ._work import Work
 
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
@@ -34,13 +36,16 @@ class Communicator(_core.Communicator):
     communicator whose collective failed cannot be used again, but for ``shrink``.
     """
 
-    def __init__(self, handle: object) -> None:
+    def __init__(self, handle: object, *, transport: str = "auto") -> None:
         """For the library; see ``collectives.init``."""
         about = _core._describe(self)
         self._rank: int = about["rank"]
         self._size: int = about["size"]
         self._host: list[int] = about["host"]
         self._heap = _symmetric.Heap(self)
+        self._nccl = _nccl.Side(transport)
+        self._pid = os.getpid()  # a forked child has no devices
+        self._device_peers: dict[int, _core._DevicePeers | None] = {}  # by device, at most one; see _peers
 
     @property
     def rank(self) -> int:
@@ -69,6 +74,8 @@ class Communicator(_core.Communicator):
 
     def close(self) -> None:
         """Leaves the group. Later calls raise ClosedError; closing twice does nothing."""
+        self._nccl.close()
+        _peers.leave(self)
         _core._close(self)
 
     def __enter__(self) -> Communicator:
@@ -126,6 +133,7 @@ class Communicator(_core.Communicator):
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
+        stream: object = None,
     ) -> Any:
         """Joins the arrays of all ranks along axis 0, in rank order; every rank gets the result.
 
@@ -135,12 +143,12 @@ class Communicator(_core.Communicator):
             out: where the result goes; a new array otherwise. ``x`` may be this rank's part of it.
             counts: the rows of each rank, or one number when all have the same (for a list of arrays: such an entry
                 for each). Without it the ranks tell each other first, before the call returns also when asynchronous.
-            algorithm, async_op, timeout, name: see ``all_reduce``.
+            algorithm, async_op, timeout, name, stream: see ``all_reduce``.
 
         Raises:
             MismatchError: ranks disagree in dtype, in dimensions other than the first, or in counts.
         """
-        return _parts.all_gather(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name))
+        return _device.parts(self, "all_gather", x, out, counts, Options(algorithm, async_op, timeout, name), stream)
 
     def gather(
         self,
@@ -153,9 +161,12 @@ class Communicator(_core.Communicator):
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
+        stream: object = None,
     ) -> Any:
         """Joins the arrays of all ranks along axis 0 on ``root``; the other ranks get None. See ``all_gather``."""
-        return _parts.gather(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name, root=root))
+        return _device.parts(
+            self, "gather", x, out, counts, Options(algorithm, async_op, timeout, name, root=root), stream
+        )
 
     def scatter(
         self,
@@ -168,6 +179,7 @@ class Communicator(_core.Communicator):
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
+        stream: object = None,
     ) -> Any:
         """Splits ``x`` of rank ``root`` along axis 0; rank i gets part i.
 
@@ -176,9 +188,12 @@ class Communicator(_core.Communicator):
             root: whose array is split.
             out: where the part of this rank goes; a new array otherwise.
             counts: the rows of each rank, given on the root; equal parts otherwise.
-            algorithm, async_op, timeout, name: see ``all_reduce``. The root tells the others shapes and dtype first.
+            algorithm, async_op, timeout, name, stream: see ``all_reduce``. The root tells the others shapes and dtype
+                first.
         """
-        return _parts.scatter(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name, root=root))
+        return _device.parts(
+            self, "scatter", x, out, counts, Options(algorithm, async_op, timeout, name, root=root), stream
+        )
 
     def reduce_scatter(
         self,
@@ -193,6 +208,7 @@ class Communicator(_core.Communicator):
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
+        stream: object = None,
     ) -> Any:
         """Reduces ``x`` over all ranks and splits the result along axis 0; rank i gets part i.
 
@@ -201,14 +217,14 @@ class Communicator(_core.Communicator):
             op: see ``all_reduce``.
             out: where the part of this rank goes; a new array otherwise. It may be this rank's part of ``x``.
             counts: the rows of each rank, the same on all ranks; equal parts otherwise.
-            factor, algorithm, deterministic, async_op, timeout, name: see ``all_reduce``.
+            factor, algorithm, deterministic, async_op, timeout, name, stream: see ``all_reduce``.
 
         Raises:
             MismatchError: ranks disagree, for example in the length of ``x``.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        options = _parts.Options(algorithm, async_op, timeout, name, op, deterministic, factor=factor)
-        return _parts.reduce_scatter(self, x, out, counts, options)
+        options = Options(algorithm, async_op, timeout, name, op, deterministic, factor=factor)
+        return _device.parts(self, "reduce_scatter", x, out, counts, options, stream)
 
     def all_to_all(
         self,
@@ -220,6 +236,7 @@ class Communicator(_core.Communicator):
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
+        stream: object = None,
     ) -> Any:
         """Splits ``x`` along axis 0 and gives part i to rank i; returns what all ranks gave to this one, in rank order.
 
@@ -229,13 +246,13 @@ class Communicator(_core.Communicator):
             counts: how many rows go to each rank, on all ranks or on none. Equal parts otherwise, of the same length
                 on all ranks. The ranks tell each other their counts first, before the call returns also when
                 asynchronous.
-            algorithm, async_op, timeout, name: see ``all_reduce``.
+            algorithm, async_op, timeout, name, stream: see ``all_reduce``.
 
         Raises:
             MismatchError: ranks disagree, for example in the length of ``x`` when there are no counts.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        return _parts.all_to_all(self, x, out, counts, _parts.Options(algorithm, async_op, timeout, name))
+        return _device.parts(self, "all_to_all", x, out, counts, Options(algorithm, async_op, timeout, name), stream)
 
     def send(
         self,
@@ -246,6 +263,7 @@ class Communicator(_core.Communicator):
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
+        stream: object = None,
     ) -> Any:
         """Sends an array, or a list of arrays of one dtype, to rank ``dest``, which calls ``recv``.
 
@@ -257,12 +275,12 @@ class Communicator(_core.Communicator):
             x: what is sent.
             dest: a rank of this communicator, not this one.
             tag: 0 to 2**24 - 1.
-            async_op, timeout, name: see ``all_reduce``.
+            async_op, timeout, name, stream: see ``all_reduce``.
 
         Raises:
             MismatchError: the receiver expects other lengths or another dtype. The communicator is then closed.
         """
-        return _messages.send(self, x, dest, tag, async_op, timeout, name)
+        return _device.send(self, x, dest, tag, async_op, timeout, name, stream)
 
     def recv(
         self,
@@ -273,13 +291,14 @@ class Communicator(_core.Communicator):
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
+        stream: object = None,
     ) -> Any:
         """Receives what rank ``source`` sends with this tag into ``x``, of the same shapes and dtype; see ``send``."""
-        return _messages.recv(self, x, source, tag, async_op, timeout, name)
+        return _device.recv(self, x, source, tag, async_op, timeout, name, stream)
 
     def _general(self, collective: str, *arguments: Any) -> Any:
         """What the compiled methods leave to Python; the arguments are theirs, None where nothing was given."""
-        return _whole.start(self, collective, *arguments)
+        return _device.whole(self, collective, *arguments)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Parts the ranks into groups, one for each color. A collective call.

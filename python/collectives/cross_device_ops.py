@@ -11,6 +11,9 @@ shared out over the cores. What is left of the three algorithms is the order in 
 sums are rounded. Every class gives the same bits in every run and for every number of threads
 (``COLLECTIVES_NUM_THREADS``).
 
+Arrays in the memory of CUDA devices stay there: replica r is where its array is, and results come in the order of the
+streams of the arrays' libraries.
+
 Names, arguments and meaning are those of TensorFlow's classes. Devices are numbers: replica r is device r.
 """
 
@@ -23,7 +26,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from . import _core
+from . import _core, _device_replicas, _nccl_replicas
+from ._arrays.device_operands import any_on_device, stand_ins
 from ._environment import read_num_threads
 from ._replicas import (
     OPS,
@@ -35,11 +39,12 @@ from ._replicas import (
     count_destinations,
     in_kind_of,
     integer,
+    numbers_of,
     pack_number,
     parse_op,
 )
 
-__all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "ReductionToOneDevice", "RingAllReduce"]
+__all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice", "RingAllReduce"]
 
 _SHORT_RUN = 8  # bytes; below, NumPy is faster, which has loops for fixed sizes
 
@@ -112,6 +117,8 @@ class CrossDeviceOps(abc.ABC):
     def broadcast(self, value: Array, destinations: Sequence[int]) -> list[Array]:
         """Copies one array, of any dtype without Python objects, to several replicas.
 
+        Copies of an array on a CUDA device are on that device.
+
         Args:
             value: the array.
             destinations: numbers of the replicas that get a copy.
@@ -119,6 +126,8 @@ class CrossDeviceOps(abc.ABC):
         Returns:
             One array per destination, in their order.
         """
+        if any_on_device(value):
+            return _device_replicas.broadcast(value, count_destinations(destinations, None, ""))
         (array,) = as_arrays([value], "", "value", copied=True)
         return in_kind_of(value, _copies(array, count_destinations(destinations, None, "")))
 
@@ -134,7 +143,8 @@ class CrossDeviceOps(abc.ABC):
         Returns:
             One array per destination, in their order.
         """
-        arrays = as_arrays(values, "", copied=True)
+        on_devices = _device_replicas.seen(values, "") if any_on_device(list(as_sequence(values, ""))) else None
+        arrays = as_arrays(values, "", copied=True) if on_devices is None else stand_ins(on_devices)
         first = arrays[0]
         number = integer(axis, "axis")
         if not -first.ndim <= number < first.ndim:
@@ -150,6 +160,9 @@ class CrossDeviceOps(abc.ABC):
                     f"value {i} has shape {array.shape} and value 0 has {first.shape}; they may differ along axis "
                     f"{number} only"
                 )
+        if on_devices is not None:
+            count_destinations(destinations, len(arrays), "")
+            return _device_replicas.gather(on_devices, number, numbers_of(destinations, len(arrays)))
         shape = list(first.shape)
         shape[number] = sum(array.shape[number] for array in arrays)
         results = [np.empty(shape, first.dtype) for _ in range(count_destinations(destinations, len(arrays), ""))]
@@ -172,6 +185,9 @@ class CrossDeviceOps(abc.ABC):
             for (_, destinations), w in zip(pairs, where, strict=True)
         ]
         results = _run(name, order, lists, counts)
+        if results is None and any_on_device(*map(list, map(as_sequence, lists, where))):
+            owners = [numbers_of(destinations, replicas) for _, destinations in pairs]
+            return _device_replicas.reduce(name, order, lists, owners, where)
         if results is None:  # something is wrong, or needs a copy
             lists = [as_alike(values, name, replicas, w) for values, w in zip(lists, where, strict=True)]
             results = _run(name, order, lists, counts)
@@ -253,6 +269,40 @@ class ReductionToOneDevice(CrossDeviceOps):
                 f"reduce_to_device is {self._device} and there are {replicas} values; 0 to {replicas - 1} are accepted"
             )
         return "canonical", 1
+
+
+class NcclAllReduce(CrossDeviceOps):
+    """All-reduce by NCCL over arrays on GPUs of this process, each on a device of its own.
+
+    The calls go into the current streams of the arrays' library, or those that the arrays name, and nothing waits for a
+    device. Results are new arrays of the kind of the inputs, on the devices of the replicas. The order in which values
+    are combined is NCCL's.
+
+    Arrays in the memory of the host are a TypeError: the other classes are for them. BackendError: NCCL is not there,
+    has failed, has no such reduction, or two arrays are on one device. The mean of integers is a TypeError.
+
+    Source: TensorFlow, ``tf.distribute.NcclAllReduce``.
+
+    Args:
+        num_packs: into how many calls of NCCL, at least 1, the tensors of a batch are put together.
+    """
+
+    def __init__(self, num_packs: int = 1) -> None:
+        self._num_packs = pack_number(num_packs)
+
+    def _combination(self, replicas: int) -> tuple[str, int]:
+        raise NotImplementedError  # NCCL decides
+
+    def _reduce(self, op: Op, pairs: Sequence[_Pair], where: list[str]) -> list[list[Array]]:
+        return _nccl_replicas.reduce(parse_op(op), pairs, where, self._num_packs)
+
+    def broadcast(self, value: Array, destinations: Sequence[int]) -> list[Array]:
+        """Copies one array to the devices of these numbers."""
+        return _nccl_replicas.broadcast(value, destinations)
+
+    def gather(self, values: Sequence[Array], axis: int, destinations: Sequence[int] | None = None) -> list[Array]:
+        """Concatenates the arrays of all replicas along axis 0, the only one that NCCL can do without copies."""
+        return _nccl_replicas.gather(values, axis, destinations)
 
 
 def _run(

@@ -65,8 +65,8 @@ def type_name(x: object) -> str:
 
 
 def elsewhere(what: str, kind: str, device: object, advice: str) -> TypeError:
-    """The error for an array whose memory is not the host's."""
+    """The error for an array that is neither in the host's memory nor in that of a CUDA device."""
     return TypeError(
-        f"{what} is a {kind} on device {device}; this build of collectives handles arrays in the memory of the CPU: "
+        f"{what} is a {kind} on device {device}; arrays in the memory of the CPU and of CUDA devices are accepted: "
         f"{advice}"
     )

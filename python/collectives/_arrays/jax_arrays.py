@@ -50,6 +50,11 @@ def adapter(jax: Any, x: Any) -> Adapter:
     return adapt
 
 
+def is_cuda(device: Any) -> bool:
+    """Whether it is a device of CUDA. JAX calls AMD's "gpu", too."""
+    return device.platform in ("gpu", "cuda") and "rocm" not in device.client.platform_version.lower()
+
+
 def _refuse_tracer(x: Any, what: str) -> Adapted:
     raise TypeError(
         f"{what} is a {type_name(x)}, which has no value yet; call collectives outside of jax.jit, jax.grad and "

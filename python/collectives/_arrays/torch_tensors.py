@@ -10,7 +10,20 @@ import numpy as np
 from .adapted import Adapted, Adapter, Array, elsewhere, type_name
 
 # Types that NumPy has from ml_dtypes only, under the same names; PyTorch does not export them.
+_SHARED = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
 _EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+
+def dtypes(torch: Any) -> dict[Any, np.dtype[Any]]:
+    """NumPy's types of those of PyTorch that have one."""
+    found = {getattr(torch, name): np.dtype(name) for name in _SHARED if hasattr(torch, name)}
+    for name in _EXTENDED:
+        if hasattr(torch, name) and hasattr(ml_dtypes, name):
+            found[getattr(torch, name)] = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 def adapter(torch: Any) -> Adapter:
@@ -29,7 +42,7 @@ def adapter(torch: Any) -> Adapter:
             tensor = x.detach()
             array = tensor.numpy() if extended is None else tensor.view(extended[0]).numpy().view(extended[1])
         except (TypeError, RuntimeError) as error:
-            raise _refusal(torch, x, what, error) from error
+            raise refusal(torch, x, what, error) from error
         if not array.flags.c_contiguous and 0 in array.strides:
             array.flags.writeable = False  # made by expand(): several elements are one place of memory
         return Adapted(array, True, wrap)
@@ -43,9 +56,10 @@ def adapter(torch: Any) -> Adapter:
     return adapt
 
 
-def _refusal(torch: Any, x: Any, what: str, error: Exception) -> TypeError:
+def refusal(torch: Any, x: Any, what: str, error: object = "") -> TypeError:
+    """The error for a tensor without memory that can take part as it is."""
     kind = type_name(x)
-    if x.device.type != "cpu":
+    if x.device.type not in ("cpu", "cuda"):
         return elsewhere(what, kind, x.device, "pass a copy (x.cpu()) and copy the result back")
     if x.is_nested:
         return TypeError(f"{what} is a nested tensor; pass its dense parts as a list (x.unbind())")

@@ -19,7 +19,6 @@ _FRAMEWORKS = {  # module: names of its distributions
     "torch": ("torch",),
     "jax": ("jax",),
 }
-_NCCL_WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def info() -> dict[str, Any]:
@@ -40,6 +39,7 @@ def info() -> dict[str, Any]:
         "unknown_environment": unknown_variables(),
         "transports": _transports(),
         "cuda": _cuda(),
+        "cuda_kernels": _cuda_kernels(),
         "nccl": _nccl(),
     }
     for module, distributions in _FRAMEWORKS.items():
@@ -64,7 +64,7 @@ def format_info(found: dict[str, Any]) -> str:
         lines.append("  no variable of collectives is set")
     for title, entries in (
         ("transports", found["transports"]),
-        ("found", {name: found[name] for name in ("cuda", "nccl", *_FRAMEWORKS)}),
+        ("found", {name: found[name] for name in ("cuda", "cuda_kernels", "nccl", *_FRAMEWORKS)}),
     ):
         lines.append(title)
         for name, entry in entries.items():
@@ -135,23 +135,30 @@ def _cuda() -> dict[str, Any]:
     return entry
 
 
+def _cuda_kernels() -> dict[str, Any]:
+    try:
+        core: Any = importlib.import_module("collectives._core")
+    except ImportError as error:
+        return {"found": False, "why": str(error)}
+    status: dict[str, Any] = core._device_status()
+    if not status["available"]:
+        return {"found": False, "why": status["reason"]}
+    runtime = status["runtime"]
+    return {
+        "found": True,
+        "version": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        "where": f"{status['library']} on {', '.join(status['devices'])}",
+    }
+
+
 def _nccl() -> dict[str, Any]:
-    for wheel in _NCCL_WHEELS:
-        try:
-            distribution = importlib.metadata.distribution(wheel)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        path = Path(str(distribution.locate_file("nvidia/nccl/lib/libnccl.so.2")))
-        if path.exists():
-            return {"found": True, "version": distribution.version, "where": str(path)}
-    library, name, reason = _library(("libnccl.so.2", "libnccl.so"))
-    if library is None:
-        return {"found": False, "why": f"{reason}. Install the wheel nvidia-nccl-cu13, or the package libnccl2"}
-    version = ctypes.c_int(0)
-    if library.ncclGetVersion(ctypes.byref(version)) != 0:
-        return {"found": False, "where": name, "why": "ncclGetVersion fails; reinstall NCCL"}
-    major, rest = divmod(version.value, 10000)
-    return {"found": True, "version": f"{major}.{rest // 100}.{rest % 100}", "where": name}
+    try:
+        status: dict[str, Any] = importlib.import_module("collectives._nccl").status()
+    except ImportError as error:
+        return {"found": False, "why": str(error)}
+    where = f"{status['path']} ({status['where']})" if status["path"] else ""
+    entry = {"found": status["usable"], "version": status["version"], "where": where, "why": status["why"]}
+    return {key: value for key, value in entry.items() if value != ""}
 
 
 def _framework(module: str, distributions: tuple[str, ...]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def spawn(
         fn: called with a connected communicator, and `args`.
         n: number of processes, at least 1.
         args: further arguments.
-        transport: "auto", "shm" or "tcp".
+        transport: "auto", "shm", "tcp" or "nccl".
         timeout: seconds that starting, and each collective, may take.
 
     Raises:

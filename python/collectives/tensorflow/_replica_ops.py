@@ -7,6 +7,7 @@ the strategy gives it. Each destination then takes the one result by an identity
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -17,6 +18,8 @@ from ._dtypes import check_reducible, mean_of_sum
 from ._indexed_slices import merge
 
 __all__ = ["CrossDeviceOps", "components_of", "is_mean", "name_of", "on_each"]
+
+_told_of_gpus = threading.Event()
 
 _Pair: TypeAlias = "tuple[Any, Any]"  # a PerReplica and its destinations
 
@@ -161,7 +164,20 @@ def _alike(values: list[Any], name: str) -> list[Any]:
 
 def on_each(result: Any, devices: Sequence[str]) -> Any:
     """The result with a component on each device; unwrapped when there is one device, as strategies expect."""
+    _tell_of_gpus(devices)
     return _private.regroup([_identity(result, device) for device in devices], wrap_class=_private.Mirrored)
+
+
+def _tell_of_gpus(devices: Sequence[str]) -> None:
+    """Says once that what lives on GPUs goes through the memory of the host, to be reduced there and copied back."""
+    if _told_of_gpus.is_set() or not any(":GPU:" in device.upper() for device in devices):
+        return
+    _told_of_gpus.set()
+    tf.get_logger().warning(
+        "collectives: tensors on GPUs are copied to the host, reduced there, and copied back, since TensorFlow gives "
+        "plug-ins no stream of its GPUs; where all replicas of a job are on GPUs of one process, "
+        "tf.distribute.NcclAllReduce keeps them there"
+    )
 
 
 def _identity(value: Any, device: str) -> Any:

@@ -1,0 +1,153 @@
+"""Arrays on devices of PyTorch, CuPy and JAX, by what these libraries themselves offer."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from .. import _streams
+from . import device_interface, jax_arrays, torch_tensors
+from .adapted import type_name
+from .device import DeviceArray, Library, New, not_contiguous
+
+
+class Torch(Library):
+    """CUDA tensors of PyTorch, in the order of ``torch.cuda.current_stream``."""
+
+    copy_to_host = "x.cpu()"
+    make_contiguous = "x.contiguous()"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._dtypes = torch_tensors.dtypes(torch)
+        self._back = {ours: theirs for theirs, ours in self._dtypes.items()}
+
+    def on_device(self, x: Any) -> bool:
+        return bool(x.is_cuda)
+
+    def look(self, x: Any, what: str) -> DeviceArray:
+        torch = self._torch
+        if x.is_nested or x.layout != torch.strided or x.is_quantized or x.is_conj() or x.is_neg():
+            raise torch_tensors.refusal(torch, x, what)
+        if x.dtype not in self._dtypes:
+            raise TypeError(f"{what} is a {type_name(x)} of dtype {x.dtype}, which NumPy does not have")
+        if not x.is_contiguous():
+            raise not_contiguous(x, what, self)
+        return self._seen(x, what)
+
+    def _seen(self, x: Any, what: str) -> DeviceArray:
+        device = x.device.index
+        return DeviceArray(
+            pointer=x.data_ptr() if x.numel() else 0,
+            device=device,
+            shape=tuple(x.shape),
+            dtype=self._dtypes[x.dtype],
+            stream=self.current_stream(device),
+            writable=True,
+            mutable=True,
+            owner=x,
+            library=self,
+            what=what,
+        )
+
+    def current_stream(self, device: int) -> int:
+        return _streams.handle_of(self._torch.cuda.current_stream(device))
+
+    def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
+        made = self._torch.empty(shape, dtype=self._back[dtype], device=f"cuda:{like.device}")
+        if like.stream != self.current_stream(like.device):  # its allocator knows the current stream only
+            cuda = self._torch.cuda
+            default = like.stream == _streams.LEGACY  # of which PyTorch makes no ExternalStream
+            made.record_stream(
+                cuda.default_stream(like.device) if default else cuda.ExternalStream(like.stream, device=like.device)
+            )
+        return New(self._seen(made, like.what).on(like.stream), lambda: made)
+
+
+class Cupy(Library):
+    """Arrays of CuPy, in the order of ``cupy.cuda.get_current_stream``."""
+
+    copy_to_host = "x.get()"
+    make_contiguous = "cupy.ascontiguousarray(x)"
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+
+    def on_device(self, x: Any) -> bool:
+        return True
+
+    def look(self, x: Any, what: str) -> DeviceArray:
+        if not x.flags.c_contiguous:
+            raise not_contiguous(x, what, self)
+        device = int(x.device.id)
+        return DeviceArray(
+            pointer=int(x.data.ptr) if x.size else 0,
+            device=device,
+            shape=tuple(x.shape),
+            dtype=np.dtype(x.dtype),
+            stream=self.current_stream(device),
+            writable=True,
+            mutable=True,
+            owner=x,
+            library=self,
+            what=what,
+        )
+
+    def current_stream(self, device: int) -> int:
+        return _streams.handle_of(self._cupy.cuda.get_current_stream(device))
+
+    def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
+        cupy = self._cupy
+        # Memory of its pool may be used at once in the stream in which it was asked for.
+        with cupy.cuda.Device(like.device), cupy.cuda.ExternalStream(like.stream, like.device):
+            made = cupy.empty(shape, dtype)
+        return New(self.look(made, like.what).on(like.stream), lambda: made)
+
+
+class Jax(Library):
+    """Arrays of JAX, which never change. Its streams are its own: an array is waited for until it is computed."""
+
+    copy_to_host = "jax.device_put(x, jax.devices('cpu')[0])"
+    make_contiguous = "jax.numpy.copy(x)"
+
+    def __init__(self, jax: Any) -> None:
+        self._jax = jax
+
+    def on_device(self, x: Any) -> bool:
+        devices = x.sharding.device_set
+        return len(devices) == 1 and jax_arrays.is_cuda(next(iter(devices)))
+
+    def look(self, x: Any, what: str) -> DeviceArray:
+        (device,) = x.sharding.device_set
+        x.block_until_ready()  # this array alone; the device goes on
+        number = int(device.local_hardware_id)
+        return DeviceArray(
+            pointer=x.unsafe_buffer_pointer() if x.size else 0,
+            device=number,
+            shape=tuple(x.shape),
+            dtype=np.dtype(x.dtype),
+            stream=self.current_stream(number),
+            writable=False,
+            mutable=False,
+            owner=x,
+            library=self,
+            what=what,
+        )
+
+    def current_stream(self, device: int) -> int:
+        return _streams.LEGACY
+
+    def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
+        made = device_interface.DeviceMemory(shape, dtype, like.device, like.stream)
+        jax, source = self._jax, like.owner
+
+        def finish() -> Any:
+            # Without this JAX would narrow float64 and int64 that it was told to have elsewhere.
+            wide = np.dtype(jax.dtypes.canonicalize_dtype(dtype)) != dtype
+            with jax.enable_x64(True) if wide else contextlib.nullcontext():
+                array = jax.dlpack.from_dlpack(made)  # its stream waits for ours
+                return jax.device_put(array, source.sharding) if source.committed and source.shape == shape else array
+
+        return New(made.seen(like), finish)
