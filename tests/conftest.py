@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import namespaces
 import net.hosts
 from bench_runs import BENCH
+from net.ranks import HostGroup, host_group
 from pool import Pools, make_group
 
 # Inherited by every process that a test starts, and by those that they start: finds those that outlived it.
@@ -129,6 +130,21 @@ def hosts() -> Iterator[list[str]]:
     """See `namespaces.two_hosts`."""
     with namespaces.two_hosts() as names:
         yield names
+
+
+@pytest.fixture(scope="module", params=[[0, 0, 1, 1], [0, 1, 2]], ids=["two-hosts-of-two", "three-hosts"])
+def ranks_on_hosts(faulty_hosts: net.hosts.Hosts, request: pytest.FixtureRequest) -> Iterator[HostGroup]:
+    """Two ranks on each of a module's `faulty_hosts`, with shared memory and TCP, or one, with TCP only."""
+    with host_group(faulty_hosts, request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def host_ranks(ranks_on_hosts: HostGroup) -> HostGroup:
+    """The same for all tests of a module, but for what a test before has broken."""
+    if ranks_on_hosts.broken:
+        ranks_on_hosts.connect()
+    return ranks_on_hosts
 
 
 @pytest.fixture

@@ -164,8 +164,11 @@ def variables_in(sources: dict[Path, str]) -> dict[Path, set[str]]:
     """Names with our prefix in each file, without those of macros."""
     macros = {m for text in sources.values() for m in re.findall(r"#\s*define\s+(COLLECTIVES_\w+)", text)}
     assert not macros & TABLE.keys()
-    # The last letter leaves out the prefix by itself, from which names are put together.
-    return {path: set(re.findall(r"\bCOLLECTIVES_[A-Z_]*[A-Z]\b", text)) - macros for path, text in sources.items()}
+    # The last letter leaves out the prefix by itself, from which names are put together; what follows a point is a
+    # switch of the build (cmake.define.COLLECTIVES_CUDA).
+    return {
+        path: set(re.findall(r"(?<!\.)\bCOLLECTIVES_[A-Z_]*[A-Z]\b", text)) - macros for path, text in sources.items()
+    }
 
 
 def test_every_variable_that_is_mentioned_is_in_the_table():

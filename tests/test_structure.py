@@ -20,9 +20,12 @@ ARROWS = {
     "transports": {"core", "transports"},
     "memory": {"core", "memory"},
     "reduce": {"core", "reduce"},
+    "cuda": {"core", "reduce", "cuda"},  # of reduce/, what CPUs and GPUs have in common
     "verify": {"core", "verify"},
+    "nccl": {"core", "nccl"},
     "runtime": {"core", "runtime"},
-    "bindings": {"core", "verify", "runtime", "bindings"},
+    "device": {"core", "runtime", "device"},
+    "bindings": {"core", "verify", "runtime", "device", "nccl", "bindings"},
 }
 LEAVES = {"algorithms": "RegisterAlgorithm", "memory": "RegisterMemory"}  # folder: what each of its files calls once
 

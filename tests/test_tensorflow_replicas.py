@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import threading
 from typing import Any
 
 import collectives
@@ -19,6 +20,7 @@ from collectives.tensorflow import (
     RingAllReduce,
     _ops,
     _private,
+    _replica_ops,
 )
 from conformance import bits, values
 from hypothesis import given, settings
@@ -366,3 +368,12 @@ class TestArguments:
         assert run(tf.ones(2), tf.ones(2)).numpy().tolist() == [2.0, 2.0]
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"'bias:0' differs in shape.*replica 0 and replica 1"):
             run(tf.ones(2), tf.ones(3))
+
+
+def test_tensors_on_gpus_are_told_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(_replica_ops, "_told_of_gpus", threading.Event())
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    place = "/job:localhost/replica:0/task:0/device:"
+    for devices in ([place + "CPU:0"], [place + "CPU:0", place + "GPU:1"], [place + "GPU:0"]):
+        _replica_ops._tell_of_gpus(devices)
+    assert [r.getMessage() for r in caplog.records if "copied to the host" in r.getMessage()] == [caplog.messages[-1]]

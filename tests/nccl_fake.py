@@ -1,0 +1,81 @@
+"""The fake NCCL of tests/fake_nccl: how it is built, and how a rank talks to it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+SOURCES = Path(__file__).parent / "fake_nccl"
+CSRC = Path(__file__).parent.parent / "csrc"
+
+
+def build(folder: Path, *defines: str) -> Path:
+    """The library, with its real name, in a folder of its own. It is a table of devices as well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "libnccl.so.2"
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"]
+    sources = [str(source) for source in sorted(SOURCES.glob("*.cc"))]
+    names = [f"-D{name}" for name in defines]
+    compiler = os.environ.get("CXX", "g++")
+    command = [compiler, *flags, *names, f"-I{CSRC}", "-Wl,-soname,libnccl.so.2", "-o", str(path), *sources]
+    subprocess.run(command, check=True, timeout=240)
+    return path
+
+
+def variables(library: Path, folder: Path, settings: str = "") -> dict[str, str]:
+    """The environment of ranks that use it. Their ranks meet in `folder`."""
+    both = dict.fromkeys(("COLLECTIVES_NCCL_LIB", "COLLECTIVES_CUDA_LIB"), str(library))
+    return {**both, "FAKE_NCCL_DIR": str(folder), "FAKE_NCCL": settings}
+
+
+# --- in the process of a rank ----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    fake = ctypes.CDLL(os.environ["COLLECTIVES_NCCL_LIB"])
+    fake.fake_last_stream.restype = ctypes.c_size_t
+    return fake
+
+
+def count(function: str) -> int:
+    return int(library().fake_count(function.encode()))
+
+
+def set_to(name: str, value: int) -> None:
+    library().fake_set(name.encode(), value)
+
+
+def fail(function: str, number: int, code: int, text: str = "") -> None:
+    library().fake_fail(function.encode(), number, code, text.encode())
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def operands(arrays: list[Any]) -> list[tuple[int, int, str]]:
+    return [(array.ctypes.data, array.size, array.dtype.name) for array in arrays]
+
+
+def start(
+    comm: Any, collective: str, inputs: list[Any], outputs: list[Any], device: int | None = None, **more: Any
+) -> Any:
+    """The call, as the package makes it for arrays on a device: here the memory of the host stands for it."""
+    from collectives import _nccl
+
+    place = comm.rank if device is None else device
+    if collective not in ("send", "recv"):
+        assert _nccl.wanted(comm, place)
+    return _nccl.run(comm, collective, operands(inputs), operands(outputs), device=place, **more)
+
+
+def call(comm: Any, collective: str, inputs: list[Any], outputs: list[Any], **more: Any) -> None:
+    assert start(comm, collective, inputs, outputs, **more).wait(30)

@@ -1,0 +1,79 @@
+"""Arrays on devices in every public call, from device to device or staged; the devices are fakes that run late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import device_cases as cases
+import pytest
+from conformance import DTYPES
+from device_arrays import on_this_rank, run_case
+from fake_devices import build
+from pool import make_group
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("fake_device"))
+
+
+@pytest.fixture(scope="module")
+def three(library: Path) -> Iterator[Any]:
+    """Three processes of this host."""
+    group = make_group(3, "shm", variables={"COLLECTIVES_CUDA_LIB": str(library)})
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="module")
+def one(library: Path) -> Iterator[Any]:
+    """A process for groups of threads."""
+    group = make_group(1, "shm", variables={"COLLECTIVES_CUDA_LIB": str(library)})
+    yield group
+    group.close()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_whole(three: Any, dtype: str) -> None:
+    three.run(on_this_rank, cases.whole, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
+def test_parts(three: Any, dtype: str) -> None:
+    three.run(on_this_rank, cases.parts, dtype)
+    three.run(on_this_rank, cases.scattered, dtype)
+
+
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_a_list_is_one_collective(three: Any, sequence: Any) -> None:
+    three.run(on_this_rank, cases.a_list, sequence)
+
+
+def test_messages(three: Any) -> None:
+    three.run(on_this_rank, cases.messages)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("how", ["peers", "staged"])
+def test_threads(one: Any, how: str, dtype: str, n: int) -> None:
+    one.run(run_case, cases.threads, n, dtype, how)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.explicit_stream,
+        cases.nothing_is_waited_for_behind,
+        cases.work_orders_the_present_stream,
+        cases.memory_is_used_again,
+        cases.without_the_wait,
+        cases.without_the_stream,
+        cases.a_graph_is_recorded,
+    ],
+    ids=lambda case: case.__name__,
+)
+def test_streams(one: Any, case: Any) -> None:
+    one.run(run_case, case)
