@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import collectives
 import numpy as np
 from collectives import _core, _peers, _staging
 from fake_devices import Fake
@@ -141,29 +139,6 @@ def never_staged() -> Iterator[None]:
         yield
     finally:
         _staging.bring = kept
-
-
-def on_threads(n: int, work: Callable[[Any], Any]) -> list[Any]:
-    """What `work` returns on each rank of a group of threads."""
-    results: list[Any] = [None] * n
-    errors: list[BaseException] = []
-
-    def run(comm: Any) -> None:
-        try:
-            results[comm.rank] = work(comm)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            comm.close()
-
-    threads = [threading.Thread(target=run, args=(comm,)) for comm in collectives.local_group(n, timeout=30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
 
 
 def run_case(comm: Any, case: Callable[..., None], *arguments: Any) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 from conformance import Array, reduced, values, wrong
-from device_arrays import OnDevice, copied, fake, make, never_staged, on_threads, read, staged, stream
+from device_arrays import OnDevice, copied, fake, make, never_staged, read, staged, stream
+from threaded import on_ranks
 
 SHAPES = [(), (0,), (1,), (3, 0, 2), (7,), (4, 5), (97, 129)]
 
@@ -136,7 +137,7 @@ def threads(n: int, dtype: str, how: str) -> None:
         parts(comm, dtype)
 
     with staged() if how == "staged" else never_staged():
-        on_threads(n, work)
+        on_ranks(n, work)
 
 
 def explicit_stream() -> None:
@@ -147,7 +148,7 @@ def explicit_stream() -> None:
 
     x = OnDevice(np.full(3, 5.0), on=1)
     x.changes = {"stream": stream(0)}
-    on_threads(1, lambda comm: comm.all_reduce(x, stream=TorchStream()))
+    on_ranks(1, lambda comm: comm.all_reduce(x, stream=TorchStream()))
     check("explicit", x, np.full(3, 5.0))
     fake().check()
 
@@ -163,7 +164,7 @@ def nothing_is_waited_for_behind() -> None:
         assert fake().pending() >= 1
         check("late", late, np.ones(3))
 
-    on_threads(1, work)
+    on_ranks(1, work)
 
 
 def work_orders_the_present_stream() -> None:
@@ -180,7 +181,7 @@ def work_orders_the_present_stream() -> None:
             x.stream = stream(7)
             check("in another stream", x, np.full(3, 2.0))
 
-        on_threads(1, work)
+        on_ranks(1, work)
     finally:
         device_interface.Interface.current_stream = kept  # type: ignore[method-assign]
 
@@ -197,7 +198,7 @@ def memory_is_used_again() -> None:
             fake().finish()
         assert fake().live() == before
 
-    on_threads(1, work)
+    on_ranks(1, work)
 
 
 def without_the_wait() -> None:
@@ -217,7 +218,7 @@ def without_the_wait() -> None:
             return all(seen)
 
         with staged():
-            assert not all(on_threads(2, work))
+            assert not all(on_ranks(2, work))
     finally:
         _staging._wait = kept
 
@@ -226,7 +227,7 @@ def without_the_stream() -> None:
     """A copy in a stream that is not the array's: the fake sees it."""
     x = OnDevice(np.ones(3), on=0)
     x.changes = {"stream": stream(3)}
-    on_threads(1, lambda comm: comm.all_reduce(x))
+    on_ranks(1, lambda comm: comm.all_reduce(x))
     fake().finish()
     assert "not ordered" in fake().errors()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,33 +11,10 @@ import numpy as np
 from collectives import BackendError, _core
 from fake_devices import DeviceArray, Fake, bitwise_equal, collective
 from reducing import MEANINGFUL, model, numpy_dtype, samples
+from threaded import on_ranks
 
 Array = np.ndarray[Any, Any]
 fake = Fake()
-
-
-def on_host(n: int, body: Callable[[Any, int], Any]) -> list[Any]:
-    """What `body(communicator, rank)` returns on each rank of a local group."""
-    comms = collectives.local_group(n)
-    results: list[Any] = [None] * n
-
-    def run(r: int) -> None:
-        try:
-            results[r] = body(comms[r], r)
-        except ValueError as error:
-            results[r] = error
-
-    threads = [threading.Thread(target=run, args=(r,)) for r in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for comm in comms:
-        comm.close()
-    for result in results:
-        if isinstance(result, ValueError):
-            raise result
-    return results
 
 
 def uneven(n: int, seed: int) -> list[int]:
@@ -74,7 +50,8 @@ def expected(name: str, algorithm: str, op: str, root: int, inputs: list[Array],
     n = len(inputs)
     if name in ("all_reduce", "reduce", "broadcast"):
 
-        def body(comm: Any, r: int) -> Any:
+        def body(comm: Any) -> Any:
+            r = comm.rank
             out = np.zeros_like(inputs[r])
             if name == "all_reduce":
                 comm.all_reduce(inputs[r], op, out=out, algorithm=algorithm)
@@ -85,10 +62,10 @@ def expected(name: str, algorithm: str, op: str, root: int, inputs: list[Array],
                 comm.broadcast(out, root, algorithm=algorithm)
             return out if name != "reduce" or r == root else None
 
-        return on_host(n, body)
+        return on_ranks(n, body)
     borders = np.cumsum([0, *counts])
     if name == "reduce_scatter":
-        return on_host(n, lambda comm, r: comm.reduce_scatter(inputs[r], op, counts=counts, algorithm=algorithm))
+        return on_ranks(n, lambda comm: comm.reduce_scatter(inputs[comm.rank], op, counts=counts, algorithm=algorithm))
     if name in ("all_gather", "gather"):
         return [np.concatenate(inputs) if name == "all_gather" or r == root else None for r in range(n)]
     if name == "scatter":

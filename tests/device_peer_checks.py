@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import collectives
@@ -14,30 +13,10 @@ from collectives import BackendError, MismatchError, _peers
 from device_checks import bitwise_equal, expected, problem
 from fake_devices import DeviceArray, Fake
 from reducing import MEANINGFUL, numpy_dtype
+from threaded import on_ranks
 
 fake = Fake()
 FACTORS = (0.5, 3.0, -1.25, 2.0, 1.0)
-
-
-def on_ranks(n: int, body: Callable[[Any, int], Any]) -> list[Any]:
-    """What `body` returns on each rank, or the library's error that it raised."""
-    results: list[Any] = [None] * n
-
-    def run(comm: Any, r: int) -> None:
-        try:
-            results[r] = body(comm, r)
-        except (collectives.CollectivesError, ValueError) as error:
-            results[r] = error
-
-    comms = collectives.local_group(n, timeout=60)
-    threads = [threading.Thread(target=run, args=(comm, r)) for r, comm in enumerate(comms)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for comm in comms:
-        comm.close()
-    return results
 
 
 class Rank:
@@ -92,7 +71,8 @@ def check(
     else:
         want = expected(name, algorithm_of(name), op, root, inputs, counts)
 
-    def body(comm: Any, r: int) -> list[Any]:
+    def body(comm: Any) -> list[Any]:
+        r = comm.rank
         rank = Rank(comm, devices[r], inputs[r].size, None if in_place else gets[r], dtype, pieces)
         seen = []
         for _ in range(calls):
@@ -108,8 +88,6 @@ def check(
     results = on_ranks(n, body)
     fake.check()
     for r in range(n):
-        if isinstance(results[r], Exception):
-            raise results[r]
         for result in results[r] if want[r] is not None else []:
             where = f"{name} n={n} {dtype} {op} count={count} devices={list(devices)} rank {r}"
             assert bitwise_equal(result, np.ascontiguousarray(want[r])), f"{where}:\n{result}\n{want[r]}"
@@ -123,7 +101,8 @@ def algorithm_of(name: str) -> str:
 def scaled(inputs: list[Any], factors: list[float]) -> list[Any]:
     outs = [np.zeros_like(i) for i in inputs]
 
-    def body(comm: Any, r: int) -> Any:
+    def body(comm: Any) -> Any:
+        r = comm.rank
         comm.all_reduce(inputs[r], "premul_sum", factor=factors[r], out=outs[r], algorithm="reduce_to_one")
         return outs[r]
 
@@ -155,12 +134,13 @@ def every_type() -> None:
 def disagreement() -> None:
     """All ranks get the same error, and none a result."""
 
-    def body(comm: Any, r: int) -> None:
+    def body(comm: Any) -> None:
+        r = comm.rank
         rank = Rank(comm, r, 10, None, "float32", 1)
         rank.write(np.ones(10, np.float32))
         rank.run("all_reduce", "max" if r == 1 else "sum", 0, 10, [])
 
-    results = on_ranks(3, body)
+    results = on_ranks(3, body, (collectives.CollectivesError,))
     for error in results:
         assert isinstance(error, MismatchError), error
         assert "rank 0 called all_reduce of 10 float32, op sum" in str(error)
@@ -172,7 +152,8 @@ def failures() -> None:
     functions = ("reduce", "stream_wait", "event_record")
     for function, k in itertools.product(functions, (1, 2, 3)):
 
-        def body(comm: Any, r: int) -> None:
+        def body(comm: Any) -> None:
+            r = comm.rank
             rank = Rank(comm, r, 10, None, "float32", 1)
             rank.write(np.ones(10, np.float32))
             comm.barrier()
@@ -181,7 +162,7 @@ def failures() -> None:
             comm.barrier()
             rank.run("all_reduce", "sum", 0, 10, [])
 
-        results = on_ranks(3, body)
+        results = on_ranks(3, body, (collectives.CollectivesError,))
         fake.fail(0)
         fake.finish()
         assert any(isinstance(error, BackendError) for error in results), (function, k, results)
@@ -196,6 +177,6 @@ def failures() -> None:
 
 def no_peers() -> None:
     """Devices that cannot address each other: all ranks go another way."""
-    assert on_ranks(3, lambda comm, r: _peers.find(comm, 0 if r < 2 else 1)) == [None] * 3
-    one_device = on_ranks(3, lambda comm, r: _peers.find(comm, 1) is not None)
+    assert on_ranks(3, lambda comm: _peers.find(comm, 0 if comm.rank < 2 else 1)) == [None] * 3
+    one_device = on_ranks(3, lambda comm: _peers.find(comm, 1) is not None)
     assert one_device == [True] * 3

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
-import collectives
 import logical_cpus  # noqa: F401  before anything else of TensorFlow runs
 import numpy as np
 import tensorflow as tf
+import threaded
 from collectives.tensorflow import _ops
 
 DTYPES = [
@@ -30,23 +29,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 def on_ranks(size: int, work: Callable[[Any], Any], timeout: float | None = None) -> list[Any]:
     """What `work` returns, or raises, in one thread per rank, given the group of the rank."""
-    results: list[Any] = [None] * size
-
-    def run(communicator: collectives.Communicator) -> None:
-        try:
-            results[communicator.rank] = work(_ops.Group(communicator))
-        except Exception as error:
-            results[communicator.rank] = error
-
-    communicators = collectives.local_group(size, timeout=timeout)
-    threads = [threading.Thread(target=run, args=(c,)) for c in communicators]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for communicator in communicators:
-        communicator.close()
-    return results
+    return threaded.on_ranks(size, lambda comm: work(_ops.Group(comm)), (Exception,), timeout)
 
 
 def returned(results: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from collectives import _core
 from pool import TRANSPORTS, Pools
+from threaded import in_threads
 
 SIZES = [2, 3, 4, 5, 8]
 GROUPS = [(n, transport) for transport in TRANSPORTS for n in SIZES]
@@ -352,24 +353,6 @@ def arrays_outlive(comm: Any) -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_arrays_outlive_their_group(pools: Pools, transport: str) -> None:
     pools.get(3, transport).run(arrays_outlive)
-
-
-def in_threads(bodies: list[Any]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(body: Any) -> None:
-        try:
-            body()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def hammer(comm: Any, rounds: int) -> None:

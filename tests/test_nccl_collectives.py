@@ -9,6 +9,7 @@ from typing import Any
 import nccl_fake
 import numpy as np
 import pytest
+import threaded
 from nccl_fake import call, count, dtype_of, set_to, start
 
 SIZES = (3, 2, 0)  # rows of the ranks, where they differ
@@ -241,28 +242,12 @@ def test_the_recorder_has_them(groups: Any, fake: Path, tmp_path: Path) -> None:
 
 
 def use_threads(comm: Any) -> None:
-    import threading
-
-    import collectives
-
-    errors: list[BaseException] = []
-
     def work(one: Any) -> None:
-        try:
-            x = np.full(5, one.rank + 1.0, np.float32)
-            call(one, "all_reduce", [x], [x])
-            same("threads", x, [6] * 5)
-            one.close()
-        except BaseException as error:
-            errors.append(error)
+        x = np.full(5, one.rank + 1.0, np.float32)
+        call(one, "all_reduce", [x], [x])
+        same("threads", x, [6] * 5)
 
-    threads = [threading.Thread(target=work, args=(one,)) for one in collectives.local_group(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    threaded.on_ranks(3, work)
 
 
 def test_ranks_may_be_threads(groups: Any, fake: Path, tmp_path: Path) -> None:
