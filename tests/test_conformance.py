@@ -79,16 +79,17 @@ def test_at_the_borders_of_boxes(group: Any) -> None:
 
 
 def test_large(group: Any) -> None:
-    """A sample of what is larger than all boxes together, chosen by a seed."""
+    """A sample of what is larger than all boxes together, chosen by a seed; a small one where neighbours have more."""
+    few = group.size in (6, 7)
     rng = random.Random(f"{group.size} {group.transport}")
     cases = matrix(group, lambda _: [300_007], MEANINGFUL)
     by_algorithm: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         by_algorithm.setdefault((case.collective, case.algorithm), []).append(case)
-    chosen = [case for same in by_algorithm.values() for case in rng.sample(same, 3)]
+    chosen = [case for same in by_algorithm.values() for case in rng.sample(same, 1 if few else 3)]
     judge(group, chosen, 300_007)
-    cases = matrix(group, lambda _: [1_000_003], [("float32", "sum")])
-    judge(group, cases, 1_000_003)
+    if not few:
+        judge(group, matrix(group, lambda _: [1_000_003], [("float32", "sum")]), 1_000_003)
 
 
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/buffer.h"
@@ -65,6 +66,16 @@ struct Stream {
   std::vector<ReceiveRequest*> receives;  // posted and not done, oldest first
   std::int64_t bytes_sent = 0;            // payload only; counted by links that serve several communicators
   void* link_state = nullptr;             // the link's own bookkeeping
+
+  // As new, but for the memory of the lists.
+  void reset() {
+    Stream fresh;
+    fresh.sends.swap(sends);
+    fresh.sends.clear();
+    fresh.receives.swap(receives);
+    fresh.receives.clear();
+    *this = std::move(fresh);
+  }
 };
 
 // What a link tells the engine besides data.

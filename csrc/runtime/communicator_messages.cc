@@ -81,7 +81,7 @@ bool Communicator::step_message(const std::shared_ptr<Work>& work) {
       engine_->note_finished();
       return true;
     case Progress::kMismatch:
-      mismatch(*work, work->message.peer, Signature(work->streams[0].peer_signature));
+      mismatch(*work, work->message.peer, Signature(work->streams[0]->peer_signature));
       return true;
     case Progress::kBlocked:
       return false;

@@ -10,6 +10,7 @@ namespace {
 // Larger scratch areas, and more, are not kept for later calls, which may need none.
 constexpr std::size_t kKeepScratchBytes = 4 << 20;
 constexpr std::size_t kKeepScratch = 4;
+constexpr std::size_t kKeepStreams = 64;
 
 // Tells the processor that this is a spin loop.
 inline void relax() {
@@ -67,7 +68,11 @@ void Executor::begin(Work& work) {
 }
 
 void Executor::open_stream(Work& work, int peer) {
-  Stream& stream = work.streams.emplace_back();
+  if (spare_streams_.empty()) {
+    spare_streams_.push_back(std::make_unique<Stream>());
+  }
+  Stream& stream = *work.streams.emplace_back(std::move(spare_streams_.back()));
+  spare_streams_.pop_back();
   work.stream_peers.push_back(peer);
   stream.key = {communicator_, work.sequence};
   stream.signature = work.signature;
@@ -77,8 +82,13 @@ void Executor::open_stream(Work& work, int peer) {
 void Executor::end(Work& work) {
   if (!work.streams.empty()) {
     for (std::size_t i = 0; i < work.streams.size(); ++i) {
-      links_[work.stream_peers[i]]->close(work.streams[i]);
-      sent_[work.stream_peers[i]] += work.streams[i].bytes_sent;
+      std::unique_ptr<Stream>& stream = work.streams[i];
+      links_[work.stream_peers[i]]->close(*stream);
+      sent_[work.stream_peers[i]] += stream->bytes_sent;
+      if (spare_streams_.size() < kKeepStreams) {
+        stream->reset();
+        spare_streams_.push_back(std::move(stream));
+      }
     }
     work.streams.clear();
     work.stream_peers.clear();
@@ -168,7 +178,7 @@ void Executor::wake_peers() {
 Executor::Look Executor::settle(Work& work, bool sends) {
   bool outstanding = false;
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
-    Stream& stream = work.streams[i];
+    Stream& stream = *work.streams[i];
     const int peer = work.stream_peers[i];
     if (!stream.sends.empty() || !stream.receives.empty()) {
       links_[peer]->progress();
@@ -278,7 +288,7 @@ std::vector<int> Executor::missing(const Work& work) const {
     }
   }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
-    if (!work.streams[i].receives.empty() || !work.streams[i].sends.empty()) {
+    if (!work.streams[i]->receives.empty() || !work.streams[i]->sends.empty()) {
       ranks.push_back(work.stream_peers[i]);
     }
   }
@@ -302,7 +312,7 @@ bool Executor::find_mismatch(Work& work) {
     }
   }
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
-    if (work.streams[i].peer_seen && differs(work.stream_peers[i], work.streams[i].peer_signature, work)) {
+    if (work.streams[i]->peer_seen && differs(work.stream_peers[i], work.streams[i]->peer_signature, work)) {
       return true;
     }
   }

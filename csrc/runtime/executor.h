@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/domain.h"
@@ -66,7 +67,8 @@ class Executor {
   const Domain* domain_;
   Recorder& recorder_;
   std::vector<Link*> links_;
-  std::vector<std::vector<std::byte>> spare_scratch_;  // of works that ended: fresh pages cost more than their use
+  std::vector<std::vector<std::byte>> spare_scratch_;   // of works that ended: fresh pages cost more than their use
+  std::vector<std::unique_ptr<Stream>> spare_streams_;  // likewise
   std::vector<std::uint64_t> peers_completed_;
   std::vector<std::int64_t> sent_;
   int mismatched_rank_ = -1;

@@ -177,7 +177,7 @@ Progress Executor::run_small(Work& work, int spins) {
 void Executor::post(Work& work, const Step& step) {
   const auto& peers = work.plan->peers;
   const auto position = std::find(peers.begin(), peers.end(), step.peer) - peers.begin();
-  Stream& stream = work.streams[position];
+  Stream& stream = *work.streams[position];
   const Schedule& schedule = work.plan->schedule;
   if (step.kind == StepKind::kSend) {
     SendRequest& request = work.sends.emplace_back();

@@ -77,7 +77,7 @@ void Communicator::note(Report& own, const Work* current) const {
   }
   for (std::size_t i = 0; i < current->streams.size(); ++i) {
     if (current->stream_peers[i] == own.culprit) {
-      own.seen = current->streams[i].peer_seen ? 1 : 0;
+      own.seen = current->streams[i]->peer_seen ? 1 : 0;
     }
   }
 }

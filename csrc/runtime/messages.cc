@@ -15,7 +15,7 @@ StreamKey Messages::next_key(const Message& message) {
 }
 
 void Messages::start(const std::shared_ptr<Work>& work) {
-  Stream& stream = work->streams.emplace_back();
+  Stream& stream = *work->streams.emplace_back(std::make_unique<Stream>());
   work->stream_peers.push_back(work->message.peer);
   stream.key = next_key(work->message);
   stream.signature = work->signature;
@@ -53,7 +53,7 @@ bool Messages::progress() {
 }
 
 Progress Messages::look(const Work& work) {
-  const Stream& stream = work.streams[0];
+  const Stream& stream = *work.streams[0];
   if (stream.peer_seen && !(stream.peer_signature == work.signature)) {
     return Progress::kMismatch;
   }
@@ -68,7 +68,7 @@ void Messages::end(Work& work) {
   if (work.message.sending && work.sends[0].done) {
     sent_[work.message.peer] += work.input.bytes;
   }
-  links_[work.message.peer]->close(work.streams[0]);
+  links_[work.message.peer]->close(*work.streams[0]);
   work.streams.clear();
   work.stream_peers.clear();
   work.sends.clear();

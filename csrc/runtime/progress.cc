@@ -10,11 +10,11 @@ namespace {
 // Of the requests of a work that are not done.
 std::int64_t outstanding(const Work& work) {
   std::int64_t bytes = 0;
-  for (const Stream& stream : work.streams) {
-    for (const SendRequest* request : stream.sends) {
+  for (const auto& stream : work.streams) {
+    for (const SendRequest* request : stream->sends) {
       bytes += request->remaining;
     }
-    for (const ReceiveRequest* request : stream.receives) {
+    for (const ReceiveRequest* request : stream->receives) {
       bytes += request->remaining;
     }
   }

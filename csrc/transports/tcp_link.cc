@@ -22,6 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 // A receive that has waited for so many idle rounds makes its stream known to the peer.
 constexpr int kIdleRounds = 64;
+// As many as may be open at a time without messages; the memory of further ones is given back.
+constexpr std::size_t kSpareStreams = 8;
 
 constexpr auto kFlushTime = std::chrono::milliseconds(1000);
 constexpr auto kDrainTime = std::chrono::milliseconds(500);
@@ -97,13 +99,26 @@ TcpLink::~TcpLink() {
   }
 }
 
+// A stream that is not known yet.
+TcpStream& TcpLink::add_stream(const StreamKey& key) {
+  Streams::iterator position;
+  if (spare_streams_.empty()) {
+    position = streams_.try_emplace(key).first;
+  } else {
+    Streams::node_type node = std::move(spare_streams_.back());
+    spare_streams_.pop_back();
+    node.key() = key;
+    position = streams_.insert(std::move(node)).position;
+  }
+  position->second.key = key;
+  return position->second;
+}
+
 void TcpLink::open(Stream& stream) {
   opened_[window_of(stream.key)].mark(stream.key.sequence);
-  const auto [position, created] = streams_.try_emplace(stream.key);
-  TcpStream& s = position->second;
-  if (created) {
-    s.key = stream.key;
-  } else if (s.stream == nullptr) {
+  const auto known = streams_.find(stream.key);
+  TcpStream& s = known == streams_.end() ? add_stream(stream.key) : known->second;
+  if (known != streams_.end() && s.stream == nullptr) {
     --unknown_;
     unknown_bytes_ -= s.received;
     note_taken();
@@ -131,7 +146,11 @@ void TcpLink::close(Stream& stream) {
   }
   ahead_ -= s->heard ? 0 : s->sent;
   open_.erase(std::find(open_.begin(), open_.end(), s));
-  streams_.erase(streams_.find(stream.key));
+  Streams::node_type node = streams_.extract(stream.key);
+  if (spare_streams_.size() < kSpareStreams) {
+    node.mapped() = TcpStream();
+    spare_streams_.push_back(std::move(node));
+  }
 }
 
 void TcpLink::forget(std::uint32_t communicator) {

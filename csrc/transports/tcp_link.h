@@ -58,6 +58,7 @@ class TcpLink : public Link {
 
  private:
   // tcp_link.cc
+  TcpStream& add_stream(const StreamKey& key);
   void fail(const std::string& why);
   void ended(int error);
   void push_event(LinkEvent::Kind kind, const std::string& text);
@@ -111,7 +112,9 @@ class TcpLink : public Link {
   int idle_ = 0;  // calls of progress() in a row that moved nothing
   std::deque<LinkEvent> events_;
 
-  std::unordered_map<StreamKey, TcpStream, StreamKeyHash> streams_;
+  using Streams = std::unordered_map<StreamKey, TcpStream, StreamKeyHash>;
+  Streams streams_;
+  std::vector<Streams::node_type> spare_streams_;  // taking and giving back memory would cost a tenth of a small call
   std::vector<TcpStream*> open_;
   std::unordered_map<StreamKey, OpenedWindow, StreamKeyHash> opened_;  // by window_of()
   std::vector<std::uint32_t> forgotten_;                               // communicators, sorted

@@ -223,9 +223,7 @@ TcpStream* TcpLink::stream_of(const wire::FrameHeader& h) {
     return nullptr;
   }
   ++unknown_;
-  TcpStream& s = streams_[key];
-  s.key = key;
-  return &s;
+  return &add_stream(key);
 }
 
 void TcpLink::on_stream_frame(const wire::FrameHeader& h) {

@@ -18,6 +18,7 @@ using namespace collectives;
 struct Case {
   const char* name;
   std::vector<std::int64_t> elements;  // of each tensor
+  std::vector<int> host = {0, 0};      // of each rank; over a link where they differ
 };
 
 std::vector<Case> cases() {
@@ -25,12 +26,12 @@ std::vector<Case> cases() {
   for (int t = 0; t < 100; ++t) {
     fused.push_back(1 + t * 37 % 500);  // as mixed as gradients: 1 to 500 elements
   }
-  return {{"8B", {2}}, {"64KiB", {16 << 10}}, {"fused100", fused}};
+  return {{"8B", {2}}, {"64KiB", {16 << 10}}, {"fused100", fused}, {"8Btcp", {2}, {0, 1}}};
 }
 
 bool run(const Case& c, int repetitions) {
   // Crowded, whatever the machine: so the engine looks at a flag equally often everywhere.
-  LocalWorld world(2, Limits(), true);
+  LocalWorld world(Limits(), true, c.host);
   std::vector<std::vector<std::vector<float>>> tensors(2);
   std::vector<Call> calls(2);
   for (int r = 0; r < 2; ++r) {
