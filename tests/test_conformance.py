@@ -57,6 +57,8 @@ def around(dtype: str, borders: list[int]) -> list[int]:
 def test_everything_small(group: Any) -> None:
     """Sizes 0, 1, odd, and around what fits beside the signature."""
     cases = matrix(group, lambda dtype: [0, 1, 7, *around(dtype, [INLINE])], MEANINGFUL)
+    if group.size in (6, 7):  # a third, another one in each
+        cases = cases[group.size % 3 :: 3]
     judge(group, cases, 64)
 
 

@@ -278,7 +278,7 @@ class Trial {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const unsigned trials = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 1000;
+  const unsigned trials = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 400;
   const unsigned first = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 1;
   for (unsigned seed = first; seed < first + trials; ++seed) {
     constexpr Faults kKinds[] = {Faults::kDeaths, Faults::kAll, Faults::kAll, Faults::kCuts};

@@ -315,7 +315,7 @@ constexpr bool kSanitized = false;
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::int64_t frames = argc > 1 ? std::atoll(argv[1]) : 20000;
+  const std::int64_t frames = argc > 1 ? std::atoll(argv[1]) : 8000;
   const int threads = argc > 2 ? std::atoi(argv[2]) : 16;
   const std::uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
   std::atomic<bool> stop{false};

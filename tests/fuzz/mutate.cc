@@ -89,7 +89,7 @@ Bytes mutated(Random& random, const std::vector<Bytes>& corpus) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  long mutations = 20000;
+  long mutations = 8000;
   std::uint64_t seed = 1;
   std::vector<std::string> paths;
   for (int i = 1; i < argc; ++i) {
