@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/reducer.h"
 #include "device/executor.h"
@@ -12,14 +13,6 @@
 
 namespace collectives {
 namespace {
-
-std::int64_t total(const std::vector<Span>& spans) {
-  std::int64_t bytes = 0;
-  for (const Span& span : spans) {
-    bytes += span.bytes;
-  }
-  return bytes;
-}
 
 void check(const Problem& problem, std::span<const DeviceRank> ranks) {
   const int n = static_cast<int>(ranks.size());
@@ -32,8 +25,8 @@ void check(const Problem& problem, std::span<const DeviceRank> ranks) {
   }
   for (int r = 0; r < n; ++r) {
     const std::pair<const char*, std::pair<std::int64_t, std::int64_t>> sides[] = {
-        {"input", {total(ranks[r].input), problem.input_bytes(r, n)}},
-        {"output", {total(ranks[r].output), problem.output_bytes(r, n)}}};
+        {"input", {Buffer::of(ranks[r].input).bytes, problem.input_bytes(r, n)}},
+        {"output", {Buffer::of(ranks[r].output).bytes, problem.output_bytes(r, n)}}};
     for (const auto& [side, bytes] : sides) {
       if (bytes.first != bytes.second) {
         throw ArgumentError("the " + std::string(side) + " of rank " + std::to_string(r) + " has " +
