@@ -64,8 +64,13 @@ void Communicator::find_culprit() {
   std::vector<int> order;
   std::vector<int> silent;
   std::vector<int> idle;
+  bool told = false;
   const auto follow = [&] {
-    order = {error_->reporter};
+    // Its own answer may come later than that of a rank that has heard of it; where it does not come at all, that rank
+    // is the next best to begin with.
+    Report first;
+    told = collect(error_->origin, &first);
+    order = {told ? error_->origin : error_->reporter};
     silent.clear();
     idle.clear();
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -82,20 +87,20 @@ void Communicator::find_culprit() {
       }
     }
   };
-  for (follow(); !silent.empty() && seconds_since(now, Clock::now()) < patience; follow()) {
+  for (follow(); !(told && silent.empty()) && seconds_since(now, Clock::now()) < patience; follow()) {
     engine_->progress_links();
     engine_->hear_links();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const std::vector<int>& guilty = silent.empty() ? idle : silent;
-  if (guilty.empty() || guilty.front() == error_->reporter) {
+  if (guilty.empty() || guilty.front() == order.front()) {
     // They wait for each other in a circle, as where one direction of a network is dead. This rank and those with which
     // it shares memory hear each other, so it is the one that misses them which cannot be reached.
     const auto near = [this](int r) { return r == rank() || maps(r); };
-    if (error_->culprit >= 0 && near(error_->culprit) && !near(error_->reporter)) {
+    if (error_->culprit >= 0 && near(error_->culprit) && !near(error_->origin)) {
       error_->text += "; rank " + std::to_string(error_->culprit) + " was there: what it sends does not arrive at " +
-                      who(error_->reporter);
-      error_->culprit = error_->reporter;
+                      who(error_->origin);
+      error_->culprit = error_->origin;
     }
     return;
   }

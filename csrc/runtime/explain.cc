@@ -163,10 +163,13 @@ std::string Explanation::paragraph(const std::string& found) const {
   int seen = -1;
   for (int r = 0; r < failure_.size; ++r) {
     const Report* known = r == own.culprit ? nullptr : report(r);
-    if (known != nullptr && known->waiting && (own.message || known->posted > own.sequence)) {
+    const bool waiting = known != nullptr && known->waiting;
+    // A message is the call of this rank alone; the others wait elsewhere.
+    if (waiting && (failure_.message ? r == own.reporter : known->posted > own.sequence)) {
       entered.push_back(r);
       seen = known->culprit == own.culprit ? std::max(seen, known->seen) : seen;
-    } else if (r != own.culprit && std::count(failure_.there.begin(), failure_.there.end(), r) > 0) {
+    } else if (r != own.culprit && !(waiting && failure_.message) &&
+               std::count(failure_.there.begin(), failure_.there.end(), r) > 0) {
       silent.push_back(r);
     }
   }

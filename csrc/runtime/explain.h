@@ -23,8 +23,8 @@ struct Failure {
   bool explains = false;  // else there is a recorder to be written, no more
   std::string culprit;    // "rank 2 (host a, pid 17)"
   std::string call;       // "all_reduce #17 'gradient' (4.0 MiB float32)"
-  std::string call_name;  // "all_reduce #17"
   std::string last;       // what the culprit is known to have completed
+  bool message = false;   // that call is one
   double waited_s = 0;
   int size = 0;
   int world_culprit = -1;

@@ -97,6 +97,7 @@ void Communicator::explain(const Report& told, const Work* current) {
   if (work != nullptr) {
     Recorded call;
     failure.call = call_text(*work);
+    failure.message = work->is_message();
     if (work->record != 0 && engine_->recorder().read(work->record - 1, &call)) {
       const CounterClock clock;
       failure.waited_s = static_cast<double>(clock.now_ns - clock.nanoseconds_of(call.posted)) * 1e-9;

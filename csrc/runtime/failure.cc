@@ -18,7 +18,10 @@ void Communicator::fail(const Report& report, const Work* about) {
     return;
   }
   error_ = std::make_unique<Report>(report);
-  Report own = report;
+  if (error_->origin < 0) {
+    error_->origin = report.reporter;
+  }
+  Report own = *error_;
   own.communicator = options_.id;
   own.reporter = rank();
   const bool about_own_deadline = report.reporter == rank();
@@ -87,8 +90,8 @@ void Communicator::finish(Work& work, const Report& report) {
   context.bytes_done = done;
   name_process(context);
   std::string text = who(rank()) + ", " + call_text(work) + ": " + report.text;
-  if (report.reporter >= 0 && report.reporter != rank() && report.kind != ErrorKind::kMismatch) {
-    text += " (reported by " + who(report.reporter) + ")";
+  if (report.origin >= 0 && report.origin != rank() && report.kind != ErrorKind::kMismatch) {
+    text += " (reported by " + who(report.origin) + ")";
   }
   if (report.kind == ErrorKind::kMismatch) {
     text += report.message ? "; both sides must name the same dtype and lengths"

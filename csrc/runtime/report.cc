@@ -28,9 +28,9 @@ std::string Report::encode(std::size_t limit) const {
   const std::string last = recent.substr(0, kRecent);
   const std::string where = found.substr(0, kFound);
   std::ostringstream out;
-  out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << culprit << ' ' << other << ' '
-      << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen << ' ' << posted
-      << ' ';
+  out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << origin << ' ' << culprit << ' '
+      << other << ' ' << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen
+      << ' ' << posted << ' ';
   const std::size_t waits_told = std::min(waits.size(), kMostWaits);
   out << waits_told;
   for (std::size_t i = 0; i < waits_told; ++i) {
@@ -58,7 +58,7 @@ std::string Report::encode(std::size_t limit) const {
 
 bool Report::valid(int size) const {
   const auto is_rank = [size](int r) { return r >= -1 && r < size; };
-  return readable() && is_rank(reporter) && is_rank(culprit) && is_rank(other);
+  return readable() && is_rank(reporter) && is_rank(origin) && is_rank(culprit) && is_rank(other);
 }
 
 Report Report::decode(const std::string& text) {
@@ -66,8 +66,8 @@ Report Report::decode(const std::string& text) {
   Report report;
   int kind = 0;
   int cause = 0;
-  if (in >> kind >> report.communicator >> report.reporter >> report.culprit >> report.other >> report.message >>
-      report.sequence >> cause >> report.waiting >> report.seen >> report.posted) {
+  if (in >> kind >> report.communicator >> report.reporter >> report.origin >> report.culprit >> report.other >>
+      report.message >> report.sequence >> cause >> report.waiting >> report.seen >> report.posted) {
     const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
     report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;
     report.cause =

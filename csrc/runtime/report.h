@@ -17,6 +17,7 @@ struct Report {
   ErrorKind kind = ErrorKind::kGeneric;  // kNone: no failure, the reporter has left in good order
   std::uint32_t communicator = 0;
   int reporter = -1;     // ranks are those of the communicator
+  int origin = -1;       // who found the failure, from which the reporter may have only heard of it
   int culprit = -1;      // the rank that the failure is about
   int other = -1;        // a mismatch: the rank that it disagrees with
   bool message = false;  // a mismatch: about a message, not about a collective

@@ -280,6 +280,7 @@ void send_report(Input& in, const Pair& pair) {
   report.kind = static_cast<ErrorKind>(in.byte() % 9);
   report.communicator = in.byte() % 3;
   report.reporter = static_cast<int>(in.byte()) - 3;
+  report.origin = static_cast<int>(in.byte()) - 3;
   report.culprit = static_cast<int>(in.byte()) - 3;
   report.other = static_cast<int>(in.byte()) - 3;
   report.sequence = static_cast<std::int64_t>(in.byte()) - 1;

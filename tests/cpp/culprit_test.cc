@@ -1,0 +1,112 @@
+// Who is to blame when a deadline has passed elsewhere, and one rank hears of it from another before it hears it from
+// the rank whose deadline it was. Rank 0 is real, on a host of its own; the test speaks for ranks 1 and 2.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/communicator.h"
+#include "tcp_link_traffic.h"
+
+namespace {
+
+using namespace collectives;
+using wire::FrameHeader;
+using wire::FrameType;
+
+constexpr int kRelay = 1;
+constexpr int kOrigin = 2;
+
+void say(int descriptor, const Report& report) {
+  const std::string text = report.encode(8 << 10);
+  FrameHeader header;
+  header.type = FrameType::kAbort;
+  header.length = static_cast<std::uint32_t>(text.size());
+  std::byte bytes[wire::kHeaderBytes];
+  wire::encode(header, bytes);
+  CHECK(::send(descriptor, bytes, sizeof bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof bytes));
+  CHECK(::send(descriptor, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+}
+
+// What `reporter` tells of the deadline of kOrigin, which blames `culprit`.
+Report deadline(int reporter, int culprit, std::vector<int> waits) {
+  Report report;
+  report.kind = ErrorKind::kDeadline;
+  report.cause = Cause::kSilence;
+  report.reporter = reporter;
+  report.origin = kOrigin;
+  report.culprit = culprit;
+  report.sequence = 0;
+  report.waits = std::move(waits);
+  report.text = "all_reduce #0 has waited for rank " + std::to_string(culprit);
+  return report;
+}
+
+struct Told {
+  Report relayed;
+  const Report* own;  // nullptr: nothing arrives from kOrigin itself
+  int peer;
+  const char* text;
+};
+
+void check(const char* name, const Told& told) {
+  std::vector<Peer> peers(3);
+  int far[3] = {-1, -1, -1};
+  for (const int r : {kRelay, kOrigin}) {
+    const auto [ours, theirs] = tcp_link_test::unix_pair();
+    peers[r].rank = r;
+    peers[r].link = make_tcp_link(ours, r);
+    far[r] = theirs;
+  }
+  CommunicatorOptions options;
+  options.topology.rank = 0;
+  options.topology.size = 3;
+  options.topology.host = {0, 1, 2};
+  options.timeout_s = 120;
+  {
+    Communicator rank(std::make_shared<Engine>(0, std::move(peers), -1, true, nullptr), nullptr, options);
+    std::vector<float> values(4, 1);
+    Call call;
+    call.dtype = DType::kFloat32;
+    call.input = {{reinterpret_cast<std::byte*>(values.data()), 16}};
+    call.output = call.input;
+    const std::shared_ptr<Work> work = rank.post(call, false);
+    // Links are heard in the order of ranks, so the relay comes first.
+    say(far[kRelay], told.relayed);
+    if (told.own != nullptr) {
+      say(far[kOrigin], *told.own);
+    }
+    bool failed = false;
+    try {
+      CHECK(rank.wait(*work, 60), "%s: nothing happened", name);
+    } catch (const CollectivesError& error) {
+      failed = true;
+      const std::string text = error.what();
+      CHECK(error.kind() == ErrorKind::kDeadline, "%s: %s", name, text.c_str());
+      CHECK(error.context().peer == told.peer, "%s: blames %d: %s", name, error.context().peer, text.c_str());
+      CHECK(text.find(told.text) != std::string::npos, "%s: %s", name, text.c_str());
+      CHECK(text.find("(reported by rank 2") != std::string::npos, "%s: %s", name, text.c_str());
+    }
+    CHECK(failed, "%s: the collective ended well", name);
+  }
+  ::close(far[kRelay]);
+  ::close(far[kOrigin]);
+}
+
+}  // namespace
+
+int main() {
+  // One direction of the network is dead: kOrigin misses this rank, which has sent all that it had to.
+  const Report deaf = deadline(kOrigin, 0, {0});
+  check("circle", {deadline(kRelay, 0, {kOrigin}), &deaf, kOrigin, "what it sends does not arrive at rank 2"});
+  // The relay waits for nobody: it has not made the call.
+  const Report behind = deadline(kOrigin, 0, {0, kRelay});
+  check("idle relay", {deadline(kRelay, 0, {}), &behind, kRelay, "rank 1 has made no such call"});
+  // Not even its report arrives from kOrigin.
+  check("silent", {deadline(kRelay, kRelay, {kOrigin}), nullptr, kOrigin, "does not answer"});
+  std::printf("3 deadlines of which a rank hears from another first: the right rank is blamed\n");
+  return 0;
+}
