@@ -18,7 +18,7 @@ void Communicator::fail(const Report& report, const Work* about) {
     return;
   }
   error_ = std::make_unique<Report>(report);
-  if (error_->origin < 0) {
+  if (error_->origin < 0 || error_->origin == rank()) {  // another rank may say what is not so
     error_->origin = report.reporter;
   }
   Report own = *error_;
