@@ -118,8 +118,8 @@ class Rank:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
 
-    def hear(self):
-        ready, _, _ = select.select([self.process.stdout], [], [], LIMIT)
+    def hear(self, limit=LIMIT):
+        ready, _, _ = select.select([self.process.stdout], [], [], limit)
         assert ready, "a rank says nothing"
         line = self.process.stdout.readline()
         assert line, f"a rank ended with {self.process.wait(LIMIT)} and said nothing"

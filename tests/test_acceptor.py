@@ -111,6 +111,19 @@ def test_who_has_proven_itself_is_not_dropped(place):
         assert accepted == [5]
 
 
+def test_who_has_proven_itself_has_all_the_time(place):
+    """What it says last may be lost on the way, and it counts on the connection already."""
+    loop, address, acceptor, accepted = place
+    acceptor._limit = 2.0
+    with contextlib.ExitStack() as stack:
+        sock = proven(stack, loop, address)
+        flood(stack, address, "127.0.0.1", 1)  # a stranger that says nothing, and came later
+        assert loop.run(lambda: acceptor.refused == 1, Deadline(LIMIT))
+        sock.sendall(_wire.encode({"keep": True}))
+        assert loop.run(lambda: bool(accepted), Deadline(LIMIT))
+        assert accepted == [5]
+
+
 @pytest.mark.parametrize("how", ["closed", "reset"])
 def test_who_has_proven_itself_and_goes_is_no_stranger(place, how):
     loop, address, acceptor, accepted = place

@@ -48,7 +48,7 @@ class Acceptor:
             what: what strangers are refused from, for the log.
             capacity: see above.
             shares: how many acceptors of this process there are.
-            limit: seconds in which a connection must have proven itself.
+            limit: seconds in which a connection must prove itself.
             wrap: makes of an accepted socket the one that is used.
         """
         self.refused = 0
@@ -87,8 +87,12 @@ class Acceptor:
         self._trusted.clear()
 
     def trust(self, sock: socket.socket) -> None:
-        """A connection has proven itself and is not yet done: it still has its time limit, but is not dropped."""
+        """A connection has proven itself and is not yet done: it is not dropped any more, and has no time limit.
+
+        The other side may count on it already, while its last word is lost and sent again; it would wait for ever.
+        """
         self._trusted[sock] = self._remove(sock)
+        self._loop.lift_limit(sock)
 
     def _incoming(self, connection: socket.socket, address: Any) -> None:
         while len(self._pending) >= self._capacity:

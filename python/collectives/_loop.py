@@ -63,6 +63,13 @@ class Loop:
             job.timer = self.later(limit, lambda: self._expire(job, limit))
         self._step(job)
 
+    def lift_limit(self, sock: socket.socket) -> None:
+        """Gives the task on `sock` all the time that it wants."""
+        job = self._jobs[sock]
+        if job.timer is not None:
+            self.forget(job.timer)
+            job.timer = None
+
     def cancel(self, sock: socket.socket) -> None:
         """Ends the task on `sock`, if there is one, without calling its `done`."""
         job = self._jobs.pop(sock, None)
