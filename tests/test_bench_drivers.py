@@ -90,7 +90,7 @@ def test_a_peer_is_right_at_c_level(bench_module, tmp_path, name, arguments):
     sizes = ["-b", 8, "-e", "1M", "-f", 1 << 17]
     run = bench("--vs", name, "--level", "c", "--json", rows_file, *sizes, *arguments, *QUICK)
     assert run.returncode == 0, run.stderr + run.stdout
-    rows = json.loads(rows_file.read_text())
+    rows = json.loads(rows_file.read_text())["rows"]
     assert {(row["bytes"], row["level"], row["wrong"]) for row in rows if row["peer"]} == {
         (8, "c", 0),
         (1 << 20, "c", 0),

@@ -350,10 +350,7 @@ std::pair<NcclCommunicator*, NcclResult> NcclCommunicator::settle(std::span<Nccl
     }
     if (NcclClock::now() >= until) {
       throw CollectivesError(ErrorKind::kDeadline,
-                             first.who() + ", " + doing + " is still in progress after " +
-                                 nccl_seconds_text(seconds_since(started)) +
-                                 ", longer than its timeout; set NCCL_DEBUG=INFO to see what NCCL waits for, or raise "
-                                 "timeout= or COLLECTIVES_TIMEOUT",
+                             first.who() + ", " + doing + nccl_in_progress_text(seconds_since(started)),
                              first.context("", ""));
     }
   }

@@ -124,6 +124,11 @@ bool NcclCommunicator::look_after() {
       }
       std::string call = who();
       call.append(", ").append(nccl_call_text(work->collective, work->name));
+      if (expired && work->state == NcclWork::State::kEntering) {  // this thread saw it before settle() did
+        found = std::make_unique<CollectivesError>(ErrorKind::kDeadline, call.append(nccl_in_progress_text(age)),
+                                                   context(work->collective, work->name));
+        break;
+      }
       call.append(" is not done after ").append(nccl_seconds_text(age));
       const std::string limit = nccl_seconds_text(work->timeout_s);
       if (expired) {

@@ -26,6 +26,13 @@ inline std::string nccl_seconds_text(double seconds) {
   return text;
 }
 
+// NCCL has not put the call into the stream in time.
+inline std::string nccl_in_progress_text(double seconds) {
+  return " is still in progress after " + nccl_seconds_text(seconds) +
+         ", longer than its timeout; set NCCL_DEBUG=INFO to see what NCCL waits for, or raise timeout= or "
+         "COLLECTIVES_TIMEOUT";
+}
+
 inline std::string nccl_call_text(const std::string& collective, const std::string& name) {
   return collective + " by NCCL" + (name.empty() ? "" : " '" + name + "'");
 }
