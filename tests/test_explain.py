@@ -314,6 +314,38 @@ def test_a_rank_that_has_left(groups: Any, transport: str, capfd: Capture) -> No
     assert "all_reduce #0 'first'" in text
 
 
+def receive_from_rank_1(comm: Any, timeout: float) -> str:
+    comm.barrier()
+    if comm.rank == 1:
+        a_function_that_takes_long()
+        return ""
+    pool.say("ready")
+    try:
+        comm.recv(np.zeros(3), 1, timeout=timeout)
+    except collectives.CollectivesError as error:
+        return type(error).__name__
+    return "returned"
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_message_is_the_matter_of_two_ranks(groups: Any, transport: str, capfd: Capture) -> None:
+    group = groups(3, transport)
+    group.start(receive_from_rank_1, 6.0)
+    await_ready(group)
+    end = time.monotonic() + LIMIT
+    for r in (0, 2):
+        assert group.ranks[r].outcome(end).value == "DeadlineError"
+    text = read(capfd, " in receive_from_rank_1\n")
+    group.ranks[1].tell("go on")
+    assert group.ranks[1].outcome(end).error is None
+    close(group)
+    text += capfd.readouterr().err
+    assert re.search(
+        r"rank 1 \(.*\) is missing from recv from rank 1, tag 0 \(24 B \w+\), which rank 0 entered [\d.]+ s", text
+    )
+    assert "nothing was heard" not in text
+
+
 def fail_in_groups(comm: Any) -> None:
     """Works in the world and in two groups, several of each, all waiting for rank 1."""
     group, other = comm.dup(), comm.split(0)

@@ -14,21 +14,13 @@
 namespace {
 
 using namespace collectives;
-using wire::FrameHeader;
-using wire::FrameType;
 
 constexpr int kRelay = 1;
 constexpr int kOrigin = 2;
 
 void say(int descriptor, const Report& report) {
-  const std::string text = report.encode(8 << 10);
-  FrameHeader header;
-  header.type = FrameType::kAbort;
-  header.length = static_cast<std::uint32_t>(text.size());
-  std::byte bytes[wire::kHeaderBytes];
-  wire::encode(header, bytes);
-  CHECK(::send(descriptor, bytes, sizeof bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof bytes));
-  CHECK(::send(descriptor, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+  const auto frame = tcp_link_test::text_frame(wire::FrameType::kAbort, report.encode(kReportBytes));
+  CHECK(::send(descriptor, frame.data(), frame.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(frame.size()));
 }
 
 // What `reporter` tells of the deadline of kOrigin, which blames `culprit`.

@@ -59,12 +59,6 @@ void append(Bytes& wire, const FrameHeader& header) {
   wire.insert(wire.end(), bytes, bytes + sizeof(bytes));
 }
 
-void append_text(Bytes& wire, const std::string& text) {
-  for (const char c : text) {
-    wire.push_back(static_cast<std::byte>(c));
-  }
-}
-
 // What is wrong with a frame. The offsets are those of wire.h.
 enum Fault : int {
   kMagic,
@@ -200,12 +194,8 @@ Bytes malformed(Random& random, int fault, const Signature& signature) {
       *ranks[any(0, 3)] = static_cast<int>(any(0, 1) == 0 ? any(2, 1 << 30) : any(-(1 << 30), -2));
       report.sequence = any(-1, 3);
       report.text = "nonsense";
-      const std::string text = report.encode(8 << 10);
-      h = {};
-      h.type = FrameType::kAbort;
-      h.length = static_cast<std::uint32_t>(text.size());
-      append(wire, h);
-      append_text(wire, text);
+      const Bytes frame = tcp_link_test::text_frame(FrameType::kAbort, report.encode(8 << 10));
+      wire.insert(wire.end(), frame.begin(), frame.end());
       break;
     }
     case kRandomHeader:

@@ -15,8 +15,10 @@
 #include <functional>
 #include <list>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "transports/tcp_link.h"
 
@@ -44,6 +46,17 @@ using Bytes = std::vector<std::byte>;
 
 inline std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {
   return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+}
+
+// A frame whose payload is text.
+inline Bytes text_frame(wire::FrameType type, const std::string& text) {
+  wire::FrameHeader header;
+  header.type = type;
+  header.length = static_cast<std::uint32_t>(text.size());
+  Bytes frame(wire::kHeaderBytes + text.size());
+  wire::encode(header, frame.data());
+  std::memcpy(frame.data() + wire::kHeaderBytes, text.data(), text.size());
+  return frame;
 }
 
 inline std::pair<int, int> unix_pair() {

@@ -91,11 +91,16 @@ struct State {
 };
 
 State& state();
+using Lock = std::lock_guard<std::recursive_mutex>;
 
 void error(const std::string& text);
 
 // The block of an address, with an error that names `what` where the range is not inside one that is in use.
 Block* block_of(const void* pointer, std::int64_t bytes, const std::string& what);
+
+// `of_test`: it belongs to the test, and does not count as what the library holds.
+void* new_block(int device, std::int64_t bytes, bool of_test);
+std::shared_ptr<Stream> new_stream(int device, bool of_test);
 
 // The stream of a handle, with an error where there is none.
 std::shared_ptr<Stream> stream_of(void* handle, const char* what);
