@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -33,6 +34,7 @@ enum class Region : std::uint8_t {
   kPeerInput,   // the symmetric input of `member` (mapped)
   kPeerOutput,  // the symmetric output of `member` (mapped)
 };
+inline constexpr std::size_t kRegions = 7;
 
 struct Operand {
   Region region = Region::kInput;

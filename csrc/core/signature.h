@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/types.h"
@@ -21,9 +23,10 @@ struct Signature {
   std::uint16_t tensors = 0;     // length of the tensor list, saturated
   std::uint64_t count_hash = 0;  // total elements (40 bits), then a hash of the list of counts (24 bits)
 
-  friend bool operator==(const Signature&, const Signature&) = default;
+  // By all bytes at once: every call compares those of all ranks.
+  friend bool operator==(const Signature& a, const Signature& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 };
-static_assert(sizeof(Signature) == 16);
+static_assert(sizeof(Signature) == 16 && std::has_unique_object_representations_v<Signature>);
 
 // In the place of the algorithm: the ranks agree about a call here whose data travel by NCCL.
 inline constexpr int kByNccl = 255;

@@ -72,9 +72,11 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   if (options_.threads) {
     note_caller();
   }
-  work = spare_ != nullptr ? std::move(spare_) : std::make_shared<Work>();
-  spare_.reset();
-  if (!prepare_again(*work, call)) {
+  const CallKey key = key_of(call);
+  work = spares_.take(key);
+  if (work->key == key && key.algorithm >= 0 && usable()) {
+    prepare_again(*work, call);
+  } else {
     prepare(*work, call);
   }
   if (active_.empty() && queued_.empty() && may_start(*work)) {
@@ -83,7 +85,7 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
       if (work->error != nullptr) {
         throw CollectivesError(*work->error);
       }
-      spare_ = std::move(work);
+      spares_.put(std::move(work));
       return true;
     }
     engine_->recorder().waits(*work);
@@ -130,26 +132,25 @@ bool Communicator::wait(Work& work, double timeout_s) {
 
 void Communicator::finish_run(std::shared_ptr<Work> work) {
   const std::lock_guard guard(engine_->lock());
-  spare_ = std::move(work);
+  spares_.put(std::move(work));
 }
 
 // Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header
 // line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots. How many collectives
 // every mapped rank must have completed before.
 std::uint64_t Communicator::needed_before(const Work& work) const {
-  std::uint64_t needed = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
+  const std::uint64_t by_headers = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
   const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
   const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
   const std::uint64_t reach = work.base + std::min(chunks, slots);
-  if (chunks > 0 && reach > slots) {
-    for (std::uint64_t s = work.sequence; s-- > needed;) {
-      if (begins_[s % kHeaderLines] < reach - slots) {
-        needed = s + 1;
-        break;
-      }
-    }
+  if (chunks == 0 || reach <= slots) {
+    return by_headers;
   }
-  return needed;
+  std::uint64_t kept = std::max(kept_, by_headers);
+  while (kept < work.sequence && begins_[kept % kHeaderLines] < reach - slots) {
+    ++kept;
+  }
+  return kept;
 }
 
 bool Communicator::may_start(const Work& work) {
@@ -157,9 +158,10 @@ bool Communicator::may_start(const Work& work) {
     return true;
   }
   const std::uint64_t needed = needed_before(work);
+  kept_ = std::max(kept_, needed);
   auto& completed = executor_->peers_completed();
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank() || !domain_->has(r) || completed[r] >= needed) {
+  for (const int r : executor_->mapped_peers()) {
+    if (completed[r] >= needed) {
       continue;
     }
     // Acquire: the rank's last reads of the line and of the slots come before what this one writes there next.
@@ -191,7 +193,7 @@ void Communicator::activate() {
 bool Communicator::step(Work& work, int spins) {
   switch (executor_->run(work, spins)) {
     case Progress::kDone:
-      if (stopped(work)) {
+      if (!quiet(work) && stopped(work)) {
         finish(work, *error_);
       } else if (!work.finished()) {
         complete(work);

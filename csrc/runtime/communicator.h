@@ -18,6 +18,7 @@
 #include "runtime/plan.h"
 #include "runtime/report.h"
 #include "runtime/shrink.h"
+#include "runtime/spare_works.h"
 #include "runtime/work.h"
 
 namespace collectives {
@@ -63,7 +64,12 @@ class Communicator {
   void finish_run(std::shared_ptr<Work> work);
 
   // Throws ForkedError in a child of the process that made the communicator.
-  void refuse_after_fork() const;
+  // Before the lock is taken: at the time of the fork a thread that the child does not have may have held it.
+  void refuse_after_fork() const {
+    if (Engine::forked()) {
+      throw_forked();
+    }
+  }
 
   // Leaves the group in good order. Later calls raise ClosedError.
   void close();
@@ -109,13 +115,15 @@ class Communicator {
   Peer& peer(int member) const;
 
  private:
+  [[noreturn]] void throw_forked() const;
   void note(Report& own, const Work* current) const;
   void explain(const Report& told, const Work* current);
   std::string recent(std::int64_t sequence) const;
   int thread_of(int member) const;
   void note_caller();
   void prepare(Work& work, const Call& call);
-  bool prepare_again(Work& work, const Call& call);
+  CallKey key_of(const Call& call) const;
+  void prepare_again(Work& work, const Call& call);
   void prepare_agreement(Work& work, const Call& call);
   void number(Work& work);
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
@@ -137,14 +145,21 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
+  void collect_all();
   Report checked(const Report& report, int member) const;
   std::vector<int> waits_for(const Work& work) const;
   std::vector<int> waits_for_all() const;
   void find_culprit();
   std::string tensor_detail(int a, int b, const Work* work);
   void check_usable();
+  bool usable() const { return !closed_ && error_ == nullptr && heard_ == nullptr; }
   void heed_before_call();
   bool stopped(const Work& work);
+  // Nobody is known to have failed, and nobody can have told it by a link that has not been heard.
+  bool quiet(const Work& work) const {
+    return error_ == nullptr && heard_ == nullptr && work.streams.empty() &&
+           (domain_ == nullptr || domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0);
+  }
   void hear(const Report& report);
   void hear_reports();
   void heed_reports(Clock::time_point now);
@@ -173,10 +188,11 @@ class Communicator {
   std::vector<std::int64_t> counts_;  // of the call that is being prepared
   std::deque<std::shared_ptr<Work>> queued_;
   std::vector<std::shared_ptr<Work>> active_;
-  std::shared_ptr<Work> spare_;
+  SpareWorks spares_;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t next_chunk_ = 0;
   std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
+  std::uint64_t kept_ = 0;                   // slots of collectives below this one have been, or may be, written again
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links
   std::vector<bool> left_;          // members that have said over links that they have left

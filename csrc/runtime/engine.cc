@@ -28,7 +28,6 @@ constexpr auto kSleepAfter = milliseconds(1);
 constexpr int kSleepMs = 5;
 constexpr auto kLookAfterEvery = milliseconds(2);
 
-std::atomic<bool> g_forked{false};
 std::mutex g_engines_mutex;
 std::vector<Engine*>& engines() {
   static auto* list = new std::vector<Engine*>;  // outlives every engine, whatever the order of destruction
@@ -42,9 +41,11 @@ void close_descriptor(int& descriptor) {
   }
 }
 
+}  // namespace
+
 // In the child of a fork: give up what would keep the parent's peers from noticing its death.
-void after_fork_in_child() {
-  g_forked.store(true, std::memory_order_relaxed);  // there is no other thread here
+void Engine::after_fork_in_child() {
+  forked_.store(true, std::memory_order_relaxed);  // there is no other thread here
   for (Engine* engine : engines()) {
     if (engine->memory() != nullptr) {
       engine->memory()->forget_descriptor();
@@ -59,15 +60,6 @@ void after_fork_in_child() {
   }
 }
 
-void register_engine(Engine* engine) {
-  static const int handlers = pthread_atfork(nullptr, nullptr, after_fork_in_child);
-  (void)handlers;
-  const std::lock_guard guard(g_engines_mutex);
-  engines().push_back(engine);
-}
-
-}  // namespace
-
 Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, std::shared_ptr<HostMemory> memory)
     : rank_(rank),
       peers_(std::move(peers)),
@@ -75,7 +67,10 @@ Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, st
       spins_(crowded ? kSpinsShared : kSpinsAlone),
       memory_(std::move(memory)),
       recorder_(rank, static_cast<int>(peers_.size())) {
-  register_engine(this);
+  static const int handlers = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  (void)handlers;
+  const std::lock_guard guard(g_engines_mutex);
+  engines().push_back(this);
 }
 
 Engine::~Engine() {
@@ -120,8 +115,6 @@ bool Engine::leave() {
   }
   return true;
 }
-
-bool Engine::forked() { return g_forked.load(std::memory_order_relaxed); }
 
 void Engine::attach(Communicator* communicator) {
   communicators_.push_back(communicator);

@@ -94,9 +94,12 @@ class Engine {
   void start_progress_thread();
 
   // A child of fork() must not touch what it shares with its parent.
-  static bool forked();
+  static bool forked() { return forked_.load(std::memory_order_relaxed); }
 
  private:
+  static void after_fork_in_child();
+  static inline std::atomic<bool> forked_{false};
+
   bool drive();
   void look_after();
   void lose(Peer& peer, Peer::State state, bool proven, const std::string& why);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/take.h"
+
 namespace collectives {
 namespace {
 
@@ -11,6 +13,9 @@ namespace {
 constexpr std::size_t kKeepScratchBytes = 4 << 20;
 constexpr std::size_t kKeepScratch = 4;
 constexpr std::size_t kKeepStreams = 64;
+// A call is recorded when it first has to wait, and before any step that is longer than this: until then the others
+// wait for what this rank publishes.
+constexpr std::int64_t kShortStep = 16 << 10;
 
 // Tells the processor that this is a spin loop.
 inline void relax() {
@@ -39,25 +44,31 @@ Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, s
   }
 }
 
+void Executor::bind(Work& work) const {
+  const Plan& plan = *work.plan;
+  if (work.sources.size() < plan.max_operands) {
+    work.sources.resize(plan.max_operands);
+    work.destinations.resize(plan.max_operands);
+    work.cursors.resize(2 * plan.max_operands);
+  }
+  work.one_piece = work.input.count <= 1 && work.output.count <= 1;
+  work.base_of(Region::kBox) = 0;
+  work.base_of(Region::kPeerInput) = static_cast<std::uintptr_t>(work.input_heap_offset);
+  work.base_of(Region::kPeerOutput) = static_cast<std::uintptr_t>(work.output_heap_offset);
+}
+
 void Executor::begin(Work& work) {
   const Plan& plan = *work.plan;
   work.step = 0;
   work.next_wait = 0;
   work.iteration = 0;
   work.iterations = 0;
-  if (work.sources.size() < plan.max_operands) {
-    work.sources.resize(plan.max_operands);
-    work.destinations.resize(plan.max_operands);
-    work.cursors.resize(2 * plan.max_operands);
-  }
-  if (const auto bytes = static_cast<std::size_t>(plan.schedule.scratch_bytes); work.scratch.size() < bytes) {
-    if (!spare_scratch_.empty()) {
-      work.scratch = std::move(spare_scratch_.back());
-      spare_scratch_.pop_back();
-    }
-    if (work.scratch.size() < bytes) {
-      work.scratch.resize(bytes);
-    }
+  work.base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(work.input.spans[0].data);
+  work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
+  work.base_of(Region::kInline) = Places::of_header(work.sequence);
+  find_places(work);
+  if (plan.schedule.scratch_bytes > 0) {
+    take_scratch(work);
   }
   for (const int peer : plan.peers) {
     open_stream(work, peer);
@@ -65,6 +76,25 @@ void Executor::begin(Work& work) {
   if (!plan.signals_header && !mapped_peers_.empty()) {
     signal_header(work);
   }
+}
+
+// At the start, and when the iteration has changed.
+inline void Executor::find_places(Work& work) {
+  const auto first_chunk = work.base + static_cast<std::uint64_t>(work.iteration);
+  work.operands = work.plan->places.operands(first_chunk);
+  work.flags = work.plan->places.flags(first_chunk);
+}
+
+void Executor::take_scratch(Work& work) {
+  const auto bytes = static_cast<std::size_t>(work.plan->schedule.scratch_bytes);
+  if (!spare_scratch_.empty()) {
+    work.scratch = std::move(spare_scratch_.back());
+    spare_scratch_.pop_back();
+  }
+  if (work.scratch.size() < bytes) {
+    work.scratch.resize(bytes);
+  }
+  work.base_of(Region::kScratch) = reinterpret_cast<std::uintptr_t>(work.scratch.data());
 }
 
 void Executor::open_stream(Work& work, int peer) {
@@ -79,33 +109,29 @@ void Executor::open_stream(Work& work, int peer) {
   links_[peer]->open(stream);
 }
 
-void Executor::end(Work& work) {
-  if (!work.streams.empty()) {
-    for (std::size_t i = 0; i < work.streams.size(); ++i) {
-      std::unique_ptr<Stream>& stream = work.streams[i];
-      links_[work.stream_peers[i]]->close(*stream);
-      sent_[work.stream_peers[i]] += stream->bytes_sent;
-      if (spare_streams_.size() < kKeepStreams) {
-        stream->reset();
-        spare_streams_.push_back(std::move(stream));
-      }
+void Executor::release(Work& work) {
+  for (std::size_t i = 0; i < work.streams.size(); ++i) {
+    std::unique_ptr<Stream>& stream = work.streams[i];
+    links_[work.stream_peers[i]]->close(*stream);
+    sent_[work.stream_peers[i]] += stream->bytes_sent;
+    if (spare_streams_.size() < kKeepStreams) {
+      stream->reset();
+      spare_streams_.push_back(std::move(stream));
     }
-    work.streams.clear();
-    work.stream_peers.clear();
-    work.sends.clear();
-    work.receives.clear();
-    work.flat.clear();
   }
+  work.streams.clear();
+  work.stream_peers.clear();
+  work.sends.clear();
+  work.receives.clear();
+  work.flat.clear();
   // Not earlier: a link that is closed in the middle of a frame takes the rest of it from there.
-  if (!work.scratch.empty()) {
-    if (spare_scratch_.size() < kKeepScratch && work.scratch.size() <= kKeepScratchBytes) {
-      spare_scratch_.push_back(std::move(work.scratch));
-    }
-    work.scratch = {};
+  if (spare_scratch_.size() < kKeepScratch && !work.scratch.empty() && work.scratch.size() <= kKeepScratchBytes) {
+    spare_scratch_.push_back(std::move(work.scratch));
   }
+  work.scratch = {};
 }
 
-bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
+inline bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
   if (theirs == work.signature) {
     return false;
   }
@@ -114,7 +140,7 @@ bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
   return true;
 }
 
-Executor::Look Executor::look_header(const Work& work, int member) {
+inline Executor::Look Executor::look_header(const Work& work, int member) {
   const HeaderLine& line = domain_->header(member, work.sequence);
   // Acquire: the line was written before its word, and so was whatever the rank had to read before it.
   const std::uint64_t word = line.word.load(std::memory_order_acquire);
@@ -126,9 +152,10 @@ Executor::Look Executor::look_header(const Work& work, int member) {
 }
 
 // Looks until the flag is there, or `spins` more looks were in vain.
-Executor::Look Executor::await(const Work& work, const FlagRef& flag, int spins) {
+inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, int spins) {
+  const std::atomic<std::uint64_t>& word = flag.word(work.bases);
   // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load.
-  const auto seen = [&](const std::atomic<std::uint64_t>& word, auto there) {
+  const auto seen = [&](auto there) {
     for (int i = 0; !there(word.load(std::memory_order_acquire)); ++i) {
       if (i == spins) {
         return false;
@@ -137,17 +164,15 @@ Executor::Look Executor::await(const Work& work, const FlagRef& flag, int spins)
     }
     return true;
   };
-  if (flag.flag == kHeaderFlag) {
-    const HeaderLine& line = domain_->header(flag.member, work.sequence);
-    const bool there = seen(line.word, [&](std::uint64_t word) { return word >> 8 == work.sequence + 1; });
+  if (flag.is_header) {
+    const bool there = seen([&](std::uint64_t value) { return value >> 8 == work.sequence + 1; });
     return there ? look_header(work, flag.member) : Look::kNotYet;
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;
-  const FlagLine& line = domain_->flag(flag.member, flag.flag, index);
-  return seen(line.value, [&](std::uint64_t value) { return value > index; }) ? Look::kThere : Look::kNotYet;
+  return seen([&](std::uint64_t value) { return value > index; }) ? Look::kThere : Look::kNotYet;
 }
 
-void Executor::signal_header(const Work& work) {
+inline void Executor::signal_header(const Work& work) {
   HeaderLine& line = domain_->header(rank_, work.sequence);
   line.signature = work.signature;
   const std::uint64_t incomplete = work.sequence + 1 - completed;
@@ -156,19 +181,24 @@ void Executor::signal_header(const Work& work) {
   wake_peers();
 }
 
-void Executor::signal(const Work& work, const FlagRef& flag) {
-  if (flag.flag == kHeaderFlag) {
+inline void Executor::signal(Work& work, const FlagPlace& flag) {
+  if (flag.is_header) {
     signal_header(work);
+    // From here on the others can go on: what does not concern them costs time that this rank waits anyway.
+    if (const std::int64_t bytes = work.plan->ahead_bytes; bytes > 0) {
+      // In the slot after the next one: the other ranks are done with it.
+      fetch_lines_to_write(domain_->box(rank_, work.base + 2), bytes);
+    }
     return;
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;
   // Release: what the step before has written into boxes or arrays is visible to who sees the flag, and what it has
   // read there is read, so that who sees the flag may overwrite it.
-  domain_->flag(rank_, flag.flag, index).value.store(index + 1, std::memory_order_release);
+  flag.word(work.bases).store(index + 1, std::memory_order_release);
   wake_peers();
 }
 
-void Executor::wake_peers() {
+inline void Executor::wake_peers() {
   for (const int r : mapped_peers_) {
     domain_->wake(r);
   }
@@ -198,70 +228,86 @@ Executor::Look Executor::settle(Work& work, bool sends) {
   return Look::kThere;
 }
 
+Executor::Look Executor::await_links(Work& work, bool sends, int spins) {
+  Look seen = settle(work, sends);
+  for (int i = 0; seen == Look::kNotYet && i < spins; ++i) {
+    relax();
+    seen = settle(work, sends);
+  }
+  return seen;
+}
+
+// A message step, or one of a loop.
+Executor::Look Executor::take_step(Work& work, const Step& step, int spins) {
+  switch (step.kind) {
+    case StepKind::kSync:
+    case StepKind::kCopy:
+    case StepKind::kReduce:
+      break;
+    case StepKind::kSend:
+    case StepKind::kReceive:
+    case StepKind::kReceiveReduce:
+      post(work, step);
+      break;
+    case StepKind::kAwait:
+    case StepKind::kFlush:
+      return await_links(work, step.kind == StepKind::kFlush, spins);
+    case StepKind::kLoop:
+      work.loop_begin = work.step;
+      work.iterations = step.length;
+      break;
+    case StepKind::kEndLoop:
+      if (++work.iteration < work.iterations) {
+        work.step = work.loop_begin;
+      } else {
+        work.iteration = 0;
+      }
+      find_places(work);
+      break;
+  }
+  return Look::kThere;
+}
+
 Progress Executor::run(Work& work, int spins) {
-  if (work.plan->small_exchange && work.input.count <= 1 && work.output.count <= 1) {
-    return run_small(work, spins);
-  }
-  if (work.record == 0) {
-    recorder_.posted(work, communicator_);
-  }
   const Schedule& schedule = work.plan->schedule;
-  const auto await_links = [&](bool sends) {
-    Look seen = settle(work, sends);
-    for (int i = 0; seen == Look::kNotYet && i < spins; ++i) {
-      relax();
-      seen = settle(work, sends);
-    }
-    return seen;
-  };
-  while (work.step < schedule.steps.size()) {
+  for (const auto steps = static_cast<std::uint32_t>(schedule.steps.size()); work.step < steps; ++work.step) {
     const Step& step = schedule.steps[work.step];
-    for (const auto waits = schedule.waits(step); work.next_wait < waits.size(); ++work.next_wait) {
-      const Look seen = await(work, waits[work.next_wait], spins);
+    if (work.record == 0 && (step.waits.count > 0 || step.length > kShortStep)) {
+      recorder_.posted(work, communicator_);
+    }
+    if (step.kind == StepKind::kReduce && work.one_piece) {
+      locate(work, step);  // before the wait: then it costs no time
+    }
+    for (; work.next_wait < step.waits.count; ++work.next_wait) {
+      const Look seen = await(work, work.flags[step.waits.begin + work.next_wait], spins);
       if (seen != Look::kThere) {
         return stopped(seen);
       }
     }
-    switch (step.kind) {
-      case StepKind::kSync:
-        break;
-      case StepKind::kCopy:
-      case StepKind::kReduce:
-        move(work, step);
-        break;
-      case StepKind::kSend:
-      case StepKind::kReceive:
-      case StepKind::kReceiveReduce:
-        post(work, step);
-        break;
-      case StepKind::kAwait:
-      case StepKind::kFlush: {
-        const Look seen = await_links(step.kind == StepKind::kFlush);
-        if (seen != Look::kThere) {
-          return stopped(seen);
-        }
-        break;
+    if (step.kind == StepKind::kCopy || step.kind == StepKind::kReduce) {
+      if (!work.one_piece) {
+        move_spans(work, step);
+      } else if (step.kind == StepKind::kCopy) {
+        copy(work, step);
+      } else {
+        reduce(work, step);
       }
-      case StepKind::kLoop:
-        work.loop_begin = work.step;
-        work.iterations = step.length;
-        break;
-      case StepKind::kEndLoop:
-        if (++work.iteration < work.iterations) {
-          work.step = work.loop_begin;
-        } else {
-          work.iteration = 0;
-        }
-        break;
+    } else if (step.kind != StepKind::kSync) {
+      const Look seen = take_step(work, step, spins);
+      if (seen != Look::kThere) {
+        return stopped(seen);
+      }
     }
-    for (const FlagRef& flag : schedule.signals(step)) {
-      signal(work, flag);
+    for (std::uint32_t i = 0; i < step.signals.count; ++i) {
+      signal(work, work.flags[step.signals.begin + i]);
     }
     work.next_wait = 0;
-    ++work.step;
+  }
+  if (work.record == 0) {
+    recorder_.posted(work, communicator_);
   }
   if (!work.streams.empty()) {
-    const Look seen = await_links(true);
+    const Look seen = await_links(work, true, spins);
     if (seen != Look::kThere) {
       return stopped(seen);
     }

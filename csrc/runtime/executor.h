@@ -19,13 +19,19 @@ class Executor {
   // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself.
   Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links, Recorder& recorder);
 
+  // What does not change when the work runs the same plan again on other memory.
+  void bind(Work& work) const;
   // Takes the work to its first step. One that has not been recorded yet is, by run() at the latest.
   void begin(Work& work);
   // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it. Can be
   // called again to go on.
   Progress run(Work& work, int spins);
   // Releases what begin() took; for works that are done and for works that failed.
-  void end(Work& work);
+  void end(Work& work) {
+    if (!work.streams.empty() || !work.scratch.empty()) {
+      release(work);
+    }
+  }
 
   // The ranks that a blocked work waits for.
   std::vector<int> missing(const Work& work) const;
@@ -37,6 +43,8 @@ class Executor {
   // For works that have been blocked for a while: ranks that disagree may be waiting for different things.
   bool find_mismatch(Work& work);
 
+  // The other ranks of the domain.
+  const std::vector<int>& mapped_peers() const { return mapped_peers_; }
   // The highest number of completed collectives that rank r is known to have reached.
   std::vector<std::uint64_t>& peers_completed() { return peers_completed_; }
   // Bytes that works which are over have sent to rank r over a link that serves several communicators.
@@ -46,21 +54,26 @@ class Executor {
  private:
   enum class Look : std::uint8_t { kNotYet, kThere, kDiffers };
   static Progress stopped(Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; }
-  Look await(const Work& work, const FlagRef& flag, int spins);
+  Look await(const Work& work, const FlagPlace& flag, int spins);
   Look look_header(const Work& work, int member);
   bool differs(int rank, const Signature& theirs, const Work& work);
-  Progress run_small(Work& work, int spins);
-  void signal(const Work& work, const FlagRef& flag);
+  static void find_places(Work& work);
+  void take_scratch(Work& work);
+  void signal(Work& work, const FlagPlace& flag);
   void signal_header(const Work& work);
   void wake_peers();
   void open_stream(Work& work, int peer);
-  std::byte* address(Work& work, const Operand& operand, std::int64_t done) const;
-  void move(Work& work, const Step& step);
-  template <typename Place>
-  void move_piece(Work& work, const Step& step, std::int64_t bytes, const Place& place);
+  void release(Work& work);
+  // Steps that touch data. Buffers of one span: a copy; where the operands of a reduction are, and the reduction.
+  static void copy(Work& work, const Step& step);
+  static void locate(Work& work, const Step& step);
+  static void reduce(Work& work, const Step& step);
+  static void move_spans(Work& work, const Step& step);
   void post(Work& work, const Step& step);
-  SpanCursor cursor(Work& work, const Operand& operand, std::int64_t bytes);
+  static SpanCursor cursor(Work& work, const OperandPlace& place, std::int64_t bytes);
   Look settle(Work& work, bool sends);
+  Look await_links(Work& work, bool sends, int spins);
+  Look take_step(Work& work, const Step& step, int spins);
 
   std::uint32_t communicator_;
   int rank_;

@@ -11,180 +11,132 @@ namespace {
 
 bool of_caller(Region region) { return region == Region::kInput || region == Region::kOutput; }
 
+inline void copy_bytes(std::byte* destination, std::byte* source, std::int64_t bytes, bool take) {
+  if (take) {
+    copy_taking(destination, source, bytes);
+  } else if (destination != source) {
+    std::memcpy(destination, source, bytes);
+  }
+}
+
+// `bytes` bytes of what work.sources and work.destinations point to.
+inline void reduce_bytes(Work& work, const Step& step, std::int64_t bytes) {
+  const Plan& plan = *work.plan;
+  const ReduceFunction reduce = step.finish ? plan.reduce_finish : plan.reduce;
+  reduce(work.destinations.data(), static_cast<int>(step.destinations.count), work.sources.data(),
+         static_cast<int>(step.sources.count), bytes >> plan.element_shift, work.divisor);
+  if (plan.takes) {
+    for (std::uint32_t i = 0; i < step.sources.count; ++i) {
+      if (work.operands[step.sources.begin + i].take) {
+        take_lines(static_cast<std::byte*>(work.sources[i]), bytes);
+      }
+    }
+  }
+}
+
 }  // namespace
 
-// Where an operand lies, `done` bytes after its start.
-std::byte* Executor::address(Work& work, const Operand& operand, std::int64_t done) const {
-  const std::int64_t offset = operand.offset + operand.stride * work.iteration + done;
-  switch (operand.region) {
-    case Region::kInput:
-      return work.input.spans[0].data + offset;
-    case Region::kOutput:
-      return work.output.spans[0].data + offset;
-    case Region::kScratch:
-      return work.scratch.data() + offset;
-    case Region::kBox:
-      return domain_->box(operand.member, work.base + operand.chunk + work.iteration) + offset;
-    case Region::kInline:
-      return domain_->header(operand.member, work.sequence).payload + offset;
-    case Region::kPeerInput:
-      return domain_->heap(operand.member) + work.input_heap_offset + offset;
-    case Region::kPeerOutput:
-      return domain_->heap(operand.member) + work.output_heap_offset + offset;
+void Executor::copy(Work& work, const Step& step) {
+  if (step.length == 0) {
+    return;  // arrays of no elements may have no address
   }
-  return nullptr;
-}
-
-// A copy or a reduction of `bytes` bytes that are contiguous in every operand.
-template <typename Place>
-void Executor::move_piece(Work& work, const Step& step, std::int64_t bytes, const Place& place) {
-  const auto sources = work.plan->schedule.sources(step);
-  const auto destinations = work.plan->schedule.destinations(step);
-  const std::size_t behind = sources.size();
-  if (step.kind == StepKind::kCopy) {
-    std::byte* source = place(sources[0], 0);
-    for (std::size_t i = 0; i < destinations.size(); ++i) {
-      std::byte* destination = place(destinations[i], behind + i);
-      if (sources[0].take) {
-        copy_taking(destination, source, bytes);
-      } else if (destination != source) {
-        std::memcpy(destination, source, bytes);
-      }
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    work.sources[i] = place(sources[i], i);
-  }
-  for (std::size_t i = 0; i < destinations.size(); ++i) {
-    work.destinations[i] = place(destinations[i], behind + i);
-  }
-  const ReduceFunction reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
-  reduce(work.destinations.data(), static_cast<int>(destinations.size()), work.sources.data(),
-         static_cast<int>(sources.size()), bytes >> work.plan->element_shift, work.divisor);
-  if (work.plan->takes) {
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      if (sources[i].take) {
-        take_lines(place(sources[i], i), bytes);
-      }
-    }
+  const OperandPlace& from = work.operands[step.sources.begin];
+  const OperandPlace* to = work.operands + step.destinations.begin;
+  const OperandPlace* const end = to + step.destinations.count;
+  std::byte* const source = from.address(work.bases, work.iteration);
+  for (; to != end; ++to) {
+    copy_bytes(to->address(work.bases, work.iteration), source, step.length, from.take);
   }
 }
 
-void Executor::move(Work& work, const Step& step) {
-  if (work.input.count <= 1 && work.output.count <= 1) {
-    // Lines that are taken have to be so while they are in the nearest cache.
-    const bool takes = step.kind == StepKind::kReduce && work.plan->takes;
-    const std::int64_t block = takes ? kTakeBlock : step.length;
-    for (std::int64_t done = 0; done < step.length; done += block) {
-      const std::int64_t bytes = std::min(block, step.length - done);
-      move_piece(work, step, bytes,
-                 [&](const Operand& operand, std::size_t /*index*/) { return address(work, operand, done); });
-    }
-    return;
-  }
-  // Buffers of several spans are done piece by piece, from one border between spans to the next.
-  const auto sources = work.plan->schedule.sources(step);
-  const auto destinations = work.plan->schedule.destinations(step);
-  const auto each_of_caller = [&](auto body) {
-    std::size_t index = 0;
-    for (const auto& operands : {sources, destinations}) {
-      for (const Operand& operand : operands) {
-        if (of_caller(operand.region)) {
-          body(operand, work.cursors[index]);
-        }
-        ++index;
-      }
+void Executor::locate(Work& work, const Step& step) {
+  const auto all = [&](Range operands, void** addresses) {
+    const OperandPlace* place = work.operands + operands.begin;
+    for (const OperandPlace* const end = place + operands.count; place != end; ++place) {
+      *addresses++ = place->address(work.bases, work.iteration);
     }
   };
-  each_of_caller([&](const Operand& operand, SpanCursor& at) { at = cursor(work, operand, step.length); });
+  all(step.sources, work.sources.data());
+  all(step.destinations, work.destinations.data());
+}
+
+void Executor::reduce(Work& work, const Step& step) {
+  std::int64_t left = step.length;
+  // Lines that are taken have to be so while they are in the nearest cache.
+  for (; work.plan->takes && left > kTakeBlock; left -= kTakeBlock) {
+    reduce_bytes(work, step, kTakeBlock);
+    for (std::uint32_t i = 0; i < step.sources.count; ++i) {
+      work.sources[i] = static_cast<std::byte*>(work.sources[i]) + kTakeBlock;
+    }
+    for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
+      work.destinations[i] = static_cast<std::byte*>(work.destinations[i]) + kTakeBlock;
+    }
+  }
+  reduce_bytes(work, step, left);
+}
+
+// Buffers of several spans are done piece by piece, from one border between spans to the next.
+void Executor::move_spans(Work& work, const Step& step) {
+  const std::uint32_t behind = step.sources.count;
+  const std::uint32_t operands = behind + step.destinations.count;
+  const auto place = [&](std::uint32_t i) -> const OperandPlace& {
+    return work.operands[i < behind ? step.sources.begin + i : step.destinations.begin + i - behind];
+  };
+  for (std::uint32_t i = 0; i < operands; ++i) {
+    if (of_caller(place(i).region)) {
+      work.cursors[i] = cursor(work, place(i), step.length);
+    }
+  }
   for (std::int64_t done = 0; done < step.length;) {
     std::int64_t bytes = step.length - done;
-    each_of_caller([&](const Operand& /*operand*/, SpanCursor& at) { bytes = at.piece(bytes).bytes; });
-    move_piece(work, step, bytes, [&](const Operand& operand, std::size_t index) {
-      return of_caller(operand.region) ? work.cursors[index].piece(bytes).data : address(work, operand, done);
-    });
+    for (std::uint32_t i = 0; i < operands; ++i) {
+      if (of_caller(place(i).region)) {
+        bytes = work.cursors[i].piece(bytes).bytes;
+      }
+    }
+    for (std::uint32_t i = 0; i < operands; ++i) {
+      std::byte* const begin = of_caller(place(i).region) ? work.cursors[i].piece(bytes).data
+                                                          : place(i).address(work.bases, work.iteration) + done;
+      (i < behind ? work.sources[i] : work.destinations[i - behind]) = begin;
+    }
+    if (step.kind == StepKind::kReduce) {
+      reduce_bytes(work, step, bytes);
+    } else {
+      for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
+        copy_bytes(static_cast<std::byte*>(work.destinations[i]), static_cast<std::byte*>(work.sources[0]), bytes,
+                   place(0).take);
+      }
+    }
     done += bytes;
-    each_of_caller([&](const Operand& /*operand*/, SpanCursor& at) { at.advance(bytes); });
-  }
-}
-
-SpanCursor Executor::cursor(Work& work, const Operand& operand, std::int64_t bytes) {
-  if (of_caller(operand.region)) {
-    SpanCursor result(operand.region == Region::kInput ? work.input : work.output);
-    result.seek(operand.offset + operand.stride * work.iteration);
-    return result;
-  }
-  const Span& span = work.flat.emplace_back(Span{address(work, operand, 0), bytes});
-  return SpanCursor({&span, 1, bytes});
-}
-
-// What run() would do with a plan whose small_exchange is set, in a third of the time. In place of a schedule that is
-// looked up step by step: the work's step is 0 before the values are published, 1 before they are combined.
-Progress Executor::run_small(Work& work, int spins) {
-  // Beyond this the fetching takes longer than the wait that it fills.
-  constexpr std::int64_t kFetchAhead = 2048;
-  // The slot after the next one: the other ranks are done with it, and its lines arrive before they are needed.
-  constexpr int kAhead = 2;
-  const Plan& plan = *work.plan;
-  const Schedule& schedule = plan.schedule;
-  const Step& combine = schedule.steps[1];
-  const std::int64_t bytes = combine.length;
-  const auto published = [&](const Operand& operand) {
-    return operand.region == Region::kInline ? domain_->header(operand.member, work.sequence).payload
-                                             : domain_->box(operand.member, work.base);
-  };
-  if (work.step == 0) {
-    const Operand& own = schedule.destinations(schedule.steps[0])[0];
-    if (bytes > 0) {
-      std::memcpy(published(own), work.input.spans[0].data, bytes);
-    }
-    signal_header(work);
-    if (own.region == Region::kBox) {
-      fetch_lines_to_write(domain_->box(rank_, work.base + kAhead), std::min(bytes, kFetchAhead));
-    }
-    work.step = 1;
-    // Not before the others can see the values: this way it costs time that the rank waits anyway.
-    if (work.record == 0) {
-      recorder_.posted(work, communicator_);
-    }
-  }
-  for (const auto waits = schedule.waits(combine); work.next_wait < waits.size(); ++work.next_wait) {
-    const Look seen = await(work, waits[work.next_wait], spins);
-    if (seen != Look::kThere) {
-      return stopped(seen);
-    }
-  }
-  const auto sources = schedule.sources(combine);
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    const bool own = sources[i].region == Region::kInput;
-    work.sources[i] = own ? work.input.spans[0].data : published(sources[i]);
-  }
-  void* const destination = work.output.spans[0].data;
-  plan.reduce_finish(&destination, 1, work.sources.data(), static_cast<int>(sources.size()),
-                     bytes >> plan.element_shift, work.divisor);
-  if (plan.takes) {
-    for (const Operand& source : sources) {
-      if (source.take) {
-        take_lines(published(source), bytes);
+    for (std::uint32_t i = 0; i < operands; ++i) {
+      if (of_caller(place(i).region)) {
+        work.cursors[i].advance(bytes);
       }
     }
   }
-  work.step = 2;
-  return Progress::kDone;
+}
+
+SpanCursor Executor::cursor(Work& work, const OperandPlace& place, std::int64_t bytes) {
+  if (of_caller(place.region)) {
+    SpanCursor result(place.region == Region::kInput ? work.input : work.output);
+    // What a place of the caller's arrays holds is the offset alone.
+    result.seek(static_cast<std::int64_t>(place.at) + place.stride * work.iteration);
+    return result;
+  }
+  const Span& span = work.flat.emplace_back(Span{place.address(work.bases, work.iteration), bytes});
+  return SpanCursor({&span, 1, bytes});
 }
 
 void Executor::post(Work& work, const Step& step) {
   const auto& peers = work.plan->peers;
   const auto position = std::find(peers.begin(), peers.end(), step.peer) - peers.begin();
   Stream& stream = *work.streams[position];
-  const Schedule& schedule = work.plan->schedule;
   if (step.kind == StepKind::kSend) {
     SendRequest& request = work.sends.emplace_back();
     request.remaining = step.length;
     request.token = step.length == 0;
     if (!request.token) {
-      request.source = cursor(work, schedule.sources(step)[0], step.length);
+      request.source = cursor(work, work.operands[step.sources.begin], step.length);
     }
     stream.sends.push_back(&request);
     return;
@@ -194,10 +146,10 @@ void Executor::post(Work& work, const Step& step) {
   request.token = step.length == 0;
   request.element = work.plan->problem.element();
   if (!request.token) {
-    request.destination = cursor(work, schedule.destinations(step)[0], step.length);
+    request.destination = cursor(work, work.operands[step.destinations.begin], step.length);
   }
   if (!request.token && step.kind == StepKind::kReceiveReduce) {
-    request.source = cursor(work, schedule.sources(step)[0], step.length);
+    request.source = cursor(work, work.operands[step.sources.begin], step.length);
     request.source_first = step.own_first;
     request.reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
     request.divisor = work.divisor;

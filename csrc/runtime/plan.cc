@@ -37,42 +37,27 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
   return total;
 }
 
-// Whether the schedule is that of the smallest reductions, which the executor does in one go: all of the input goes to
-// where the others find it, and all of the output comes from there and from the input.
-bool is_small_exchange(const Schedule& s) {
-  if (s.steps.size() != 2 || s.steps[0].kind != StepKind::kCopy || s.steps[1].kind != StepKind::kReduce) {
-    return false;
-  }
-  const Step& put = s.steps[0];
-  const Step& combine = s.steps[1];
-  const auto of_header = [](const FlagRef& flag) { return flag.flag == kHeaderFlag; };
-  const auto is_whole = [](const Operand& operand, std::initializer_list<Region> regions) {
-    return operand.chunk == 0 && operand.offset == 0 &&
-           std::find(regions.begin(), regions.end(), operand.region) != regions.end();
-  };
-  return put.length <= kTakeBlock && combine.length == put.length && combine.finish && put.waits.count == 0 &&
-         put.signals.count == 1 && of_header(s.signals(put)[0]) && combine.signals.count == 0 &&
-         std::ranges::all_of(s.waits(combine), of_header) && put.destinations.count == 1 &&
-         combine.destinations.count == 1 && is_whole(s.sources(put)[0], {Region::kInput}) &&
-         is_whole(s.destinations(put)[0], {Region::kInline, Region::kBox}) &&
-         is_whole(s.destinations(combine)[0], {Region::kOutput}) &&
-         std::ranges::all_of(s.sources(combine), [&](const Operand& operand) {
-           return is_whole(operand, {Region::kInput, Region::kInline, Region::kBox}) &&
-                  !(operand.take && operand.region == Region::kInput);
-         });
+// How much of its box a rank fetches for writing while it waits: what it will write in the next call but one. Where it
+// has nothing to do meanwhile but wait, and only as much as takes no longer than that.
+std::int64_t ahead_bytes(const Schedule& s) {
+  constexpr std::int64_t kMost = 2048;
+  const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kTakeBlock &&
+                         s.steps[1].kind == StepKind::kReduce;
+  return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kMost) : 0;
 }
 
 }  // namespace
 
 std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
-                                const Topology& topology, const Limits& limits) {
+                                const Topology& topology, const Domain* domain) {
   auto plan = std::make_unique<Plan>();
   plan->signature = signature;
   plan->problem = problem;
   plan->algorithm = &algorithm;
   plan->element_shift = std::countr_zero(static_cast<std::uint64_t>(problem.element()));
-  plan->schedule = build_schedule(algorithm.name, problem, topology, limits);
+  plan->schedule = build_schedule(algorithm.name, problem, topology, domain != nullptr ? domain->limits() : Limits());
   const Schedule& schedule = plan->schedule;
+  plan->places = Places(schedule, domain);
   if (reduces(problem.collective)) {
     const Reducer& reducer = best_reducer();
     plan->reduce = reducer.kernel(problem.dtype, problem.op, false);
@@ -97,7 +82,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
     }
   }
   plan->mapped_bytes = mapped_bytes(schedule);
-  plan->small_exchange = is_small_exchange(schedule);
+  plan->ahead_bytes = ahead_bytes(schedule);
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include "core/algorithm.h"
 #include "core/reducer.h"
 #include "core/signature.h"
+#include "runtime/places.h"
 
 namespace collectives {
 
@@ -17,19 +18,21 @@ struct Plan {
   Problem problem;
   const Algorithm* algorithm = nullptr;
   Schedule schedule;
+  Places places;
   ReduceFunction reduce = nullptr;         // partial results
   ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
   std::vector<int> peers;                  // with whom messages are exchanged
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // the schedule publishes the header line by itself
-  bool small_exchange = false;             // publish the values, wait for those of all others, combine: no more
+  std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits
   std::size_t max_operands = 0;
   bool takes = false;     // a source of the schedule is marked Operand::take
   int element_shift = 0;  // log2 of the size of an element
 };
 
+// domain: nullptr where no rank is mapped.
 std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
-                                const Topology& topology, const Limits& limits);
+                                const Topology& topology, const Domain* domain);
 
 // The cheapest algorithm for the problem by the cost functions of the descriptors; with `deterministic` only canonical
 // ones. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.

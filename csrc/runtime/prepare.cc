@@ -1,6 +1,7 @@
 // From a call to a work: checks, the signature, the plan.
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "core/error.h"
@@ -64,16 +65,13 @@ void check_lengths(const Work& work, int rank, int size) {
 
 }  // namespace
 
-// Before the lock is taken: at the time of the fork a thread that the child does not have may have held it.
-void Communicator::refuse_after_fork() const {
-  if (Engine::forked()) {
-    ErrorContext context;
-    context.rank = rank();
-    throw CollectivesError(ErrorKind::kForked,
-                           "this process was forked from one that used the communicator; only the parent can use it. "
-                           "Start processes with the spawn method",
-                           context);
-  }
+void Communicator::throw_forked() const {
+  ErrorContext context;
+  context.rank = rank();
+  throw CollectivesError(ErrorKind::kForked,
+                         "this process was forked from one that used the communicator; only the parent can use it. "
+                         "Start processes with the spawn method",
+                         context);
 }
 
 void Communicator::check_usable() {
@@ -104,38 +102,35 @@ void Communicator::heed_before_call() {
   check_usable();
 }
 
-namespace {
-
-CallKey key_of(const Call& call) {
-  return {call.collective, call.op,        call.dtype,          call.deterministic,
-          call.root,       call.algorithm, call.input[0].bytes, call.output[0].bytes};
+// Of a call on one array or none, about which ranks have to agree on nothing but what is in the key.
+CallKey Communicator::key_of(const Call& call) const {
+  CallKey key;
+  if (call.input.size() > 1 || call.output.size() != call.input.size() || !call.lengths.empty() || call.by_nccl ||
+      call.details != nullptr || call.op == Op::kPremulSum || !call.name.empty() || call.root < 0 ||
+      call.root >= size()) {
+    return key;
+  }
+  key.head = std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call));
+  key.algorithm = call.algorithm;
+  if (!call.input.empty()) {
+    key.input_bytes = call.input[0].bytes;
+    key.output_bytes = call.output[0].bytes;
+    if (domain_ != nullptr) {
+      key.input_heap_offset = domain_->heap_offset(call.input[0].data, call.input[0].bytes);
+      key.output_heap_offset = domain_->heap_offset(call.output[0].data, call.output[0].bytes);
+    }
+  }
+  return key;
 }
 
-// One array each, about which ranks have to agree on nothing but what its key says.
-bool is_plain(const Call& call) {
-  return call.input.size() == 1 && call.output.size() == 1 && call.lengths.empty() && call.details == nullptr &&
-         call.op != Op::kPremulSum && call.name.empty();
-}
-
-}  // namespace
-
-// The common case: the call is the one before over again, perhaps on other private memory. True when `work`, which ran
-// that one, is ready to run this one.
-bool Communicator::prepare_again(Work& work, const Call& call) {
-  if (closed_ || error_ != nullptr || heard_ != nullptr || !is_plain(call) || work.key != key_of(call)) {
-    return false;
+// The common case: `work` ran a call of the same key, perhaps on other private memory.
+void Communicator::prepare_again(Work& work, const Call& call) {
+  if (!call.input.empty()) {
+    work.input_spans[0] = call.input[0];
+    work.output_spans[0] = call.output[0];
   }
-  // In symmetric memory ranks agree on the place, too.
-  if (domain_ != nullptr &&
-      (domain_->heap_offset(call.input[0].data, call.input[0].bytes) != work.input_heap_offset ||
-       domain_->heap_offset(call.output[0].data, call.output[0].bytes) != work.output_heap_offset)) {
-    return false;
-  }
-  work.input_spans[0] = call.input[0];
-  work.output_spans[0] = call.output[0];
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   number(work);
-  return true;
 }
 
 // From here on the call counts.
@@ -206,9 +201,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work.name.assign(call.name);
   work.error.reset();
-  if (is_plain(call)) {
-    work.key = key_of(call);
-  }
+  work.key = key_of(call);
   number(work);
 }
 
@@ -228,9 +221,8 @@ void Communicator::prepare_agreement(Work& work, const Call& call) {
   } else {
     Problem barrier;
     barrier.collective = Collective::kBarrier;
-    const Limits limits = domain_ != nullptr ? domain_->limits() : Limits();
     work.plan =
-        make_plan(work.signature, barrier, select(barrier, options_.topology, false), options_.topology, limits);
+        make_plan(work.signature, barrier, select(barrier, options_.topology, false), options_.topology, domain_.get());
     work.plan->algorithm = &nccl;
     work.plan->problem = call.problem();
     work.plan->problem.counts = counts_;
@@ -266,7 +258,8 @@ void Communicator::scale(Work& work, const Call& call) {
   work.input_spans.assign(1, {work.scaled.data(), bytes});
 }
 
-// Makes buffers of the spans. Short lists travel as one piece, and no tensor at all is like one of no elements.
+// Makes buffers of the spans, and binds the work to them. Short lists travel as one piece, and no tensor at all is like
+// one of no elements.
 void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes) {
   const bool lists = work.input_spans.size() > 1 || work.output_spans.size() > 1;
   const bool apart = has_parts(work.plan->problem.collective);  // input and output differ in length
@@ -287,6 +280,7 @@ void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t res
   work.output = work.is_packed ? Buffer{&work.result_span, 1, result_bytes}
                                : Buffer{work.output_spans.data(), static_cast<std::int64_t>(work.output_spans.size()),
                                         result_bytes};
+  executor_->bind(work);
 }
 
 // Finds or makes the plan.
@@ -319,8 +313,7 @@ void Communicator::bind(Work& work, const Call& call, const Signature& signature
                           " depends on the size; with deterministic=True leave the choice to algorithm=\"auto\"");
     }
   }
-  const Limits limits = domain_ != nullptr ? domain_->limits() : Limits();
-  work.plan = make_plan(signature, problem, *algorithm, options_.topology, limits);
+  work.plan = make_plan(signature, problem, *algorithm, options_.topology, domain_.get());
   plans_.put(work.plan);
 }
 

@@ -33,14 +33,18 @@ struct TensorDetails {
   std::vector<std::string> names;  // what errors call the tensors, besides their numbers
 };
 
-// What a caller asks for. The spans stay with the caller until the work is done.
-struct Call {
+// The part of a call that takes eight bytes.
+struct CallHead {
   Collective collective = Collective::kAllReduce;
   Op op = Op::kSum;
   DType dtype = DType::kFloat32;
-  int root = 0;
-  int algorithm = 0;  // algorithm_id(), 0 for the selector's choice
   bool deterministic = false;
+  int root = 0;
+};
+
+// What a caller asks for. The spans stay with the caller until the work is done.
+struct Call : CallHead {
+  int algorithm = 0;  // algorithm_id(), 0 for the selector's choice
   double factor = 1;  // premul_sum: of the input of this rank
   std::vector<Span> input;
   std::vector<Span> output;  // the same spans when in place
@@ -68,16 +72,16 @@ struct Call {
 
 enum class WorkState : std::uint8_t { kQueued, kActive, kDone, kFailed };
 
-// What a call asks for, besides its memory: when it is that of the call before, so is everything that follows from it.
+// What a call asks for: where it is that of an earlier call, so is everything that was worked out for that one.
 struct CallKey {
-  Collective collective = Collective::kBarrier;
-  Op op = Op::kSum;
-  DType dtype = DType::kFloat32;
-  bool deterministic = false;
-  int root = 0;
-  int algorithm = 0;
-  std::int64_t input_bytes = -1;
-  std::int64_t output_bytes = -1;
+  std::uint64_t head = 0;
+  std::int64_t algorithm = -1;     // this: a call that is like no other
+  std::int64_t input_bytes = -1;   // of the only array; this: there is none
+  std::int64_t output_bytes = -1;  // likewise
+  // In symmetric memory ranks agree on the place, too. -1: private, wherever it lies.
+  std::int64_t input_heap_offset = -1;
+  std::int64_t output_heap_offset = -1;
+
   bool operator==(const CallKey&) const = default;
 };
 
@@ -87,7 +91,7 @@ struct Work {
   std::uint64_t sequence = 0;
   std::uint64_t base = 0;  // number of the first chunk
   Signature signature;
-  CallKey key;  // of the call that was prepared, where the next one may be like it; see Communicator::prepare_again()
+  CallKey key;  // of the call that was prepared, where another may be like it; see Communicator::prepare_again()
   Message message;
   Buffer input;
   Buffer output;
@@ -112,6 +116,12 @@ struct Work {
   std::uint64_t record = 0;
   bool timed = false;  // start and end are recorded
 
+  // Where things are in this call: see places.h. The rows are those of the iteration.
+  Bases bases{};
+  const OperandPlace* operands = nullptr;
+  const FlagPlace* flags = nullptr;
+  bool one_piece = false;  // input and output are one span each
+
   // Position in the schedule.
   std::uint32_t step = 0;
   std::uint32_t next_wait = 0;
@@ -128,7 +138,7 @@ struct Work {
 
   // Scratch space of the executor.
   std::vector<SpanCursor> cursors;
-  std::vector<const void*> sources;
+  std::vector<void*> sources;
   std::vector<void*> destinations;
 
   // Written under the engine's lock, the last time by release: finished() is asked without the lock, and what it says
@@ -136,6 +146,7 @@ struct Work {
   std::atomic<WorkState> state{WorkState::kQueued};
   std::unique_ptr<CollectivesError> error;  // when failed
 
+  std::uintptr_t& base_of(Region region) { return bases[static_cast<std::size_t>(region)]; }
   bool is_message() const { return message.peer >= 0; }
   bool finished() const {
     const WorkState s = state.load(std::memory_order_acquire);

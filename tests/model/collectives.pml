@@ -45,7 +45,7 @@ chan buffer[N] = [4] of { byte, byte };
 /* What rank r contributes to chunk c of collective s; r == N: the reduced value. */
 #define VALUE(s, c, r) (1 + ((s) * CHUNKS + (c)) * (N + 1) + (r))
 
-#define INLINE 0    /* one_shot all_reduce of a few bytes: through the header lines; also run_small() */
+#define INLINE 0    /* one_shot all_reduce of a few bytes: through the header lines */
 #define BOXES 1     /* one_shot all_reduce: everyone reads everyone's box, chunk by chunk */
 #define TWO_SHOT 2  /* two_shot all_reduce: owners write into the boxes of others */
 #define SYMMETRIC 3 /* two_shot all_reduce on symmetric memory: entry and exit */

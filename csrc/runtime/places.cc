@@ -1,0 +1,44 @@
+#include "runtime/places.h"
+
+namespace collectives {
+namespace {
+
+std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::uint64_t slot) {
+  switch (operand.region) {
+    case Region::kInput:
+    case Region::kOutput:
+    case Region::kScratch:
+      return 0;
+    case Region::kBox:
+      return reinterpret_cast<std::uintptr_t>(domain->box(operand.member, slot + operand.chunk));
+    case Region::kInline:
+      return reinterpret_cast<std::uintptr_t>(domain->header(operand.member, 0).payload);
+    case Region::kPeerInput:
+    case Region::kPeerOutput:
+      return reinterpret_cast<std::uintptr_t>(domain->heap(operand.member));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Places::Places(const Schedule& schedule, const Domain* domain)
+    : slot_mask_(domain != nullptr ? domain->limits().slots - 1 : 0),
+      operands_per_row_(schedule.operands.size()),
+      flags_per_row_(schedule.flags.size()) {
+  for (std::uint64_t slot = 0; slot <= slot_mask_; ++slot) {
+    for (const Operand& operand : schedule.operands) {
+      operands_.push_back({start_of(operand, domain, slot) + static_cast<std::uintptr_t>(operand.offset),
+                           operand.stride, operand.region, operand.take});
+    }
+    for (const FlagRef& flag : schedule.flags) {
+      const bool is_header = flag.flag == kHeaderFlag;
+      const std::atomic<std::uint64_t>& word = is_header
+                                                   ? domain->header(flag.member, 0).word
+                                                   : domain->flag(flag.member, flag.flag, slot + flag.chunk).value;
+      flags_.push_back({reinterpret_cast<std::uintptr_t>(&word), flag.chunk, flag.member, is_header});
+    }
+  }
+}
+
+}  // namespace collectives

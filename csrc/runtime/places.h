@@ -1,0 +1,70 @@
+// Where the operands and the flags of a schedule lie, worked out once for all calls that run it.
+//
+// What is left for a call: the start of its arrays and the like (Bases), and the slot of its first chunk, for each of
+// which there is a row.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/domain.h"
+#include "core/schedule.h"
+
+namespace collectives {
+
+// What to add to a place, by its region.
+using Bases = std::array<std::uintptr_t, kRegions>;
+
+struct OperandPlace {
+  std::uintptr_t at = 0;
+  std::int64_t stride = 0;  // for each iteration of a loop
+  Region region = Region::kInput;
+  bool take = false;
+
+  std::byte* address(const Bases& bases, std::int64_t iteration) const {
+    return reinterpret_cast<std::byte*>(at + bases[static_cast<std::size_t>(region)] +
+                                        static_cast<std::uintptr_t>(stride * iteration));
+  }
+};
+
+struct FlagPlace {
+  std::uintptr_t at = 0;
+  std::int32_t chunk = 0;
+  std::uint16_t member = 0;
+  bool is_header = false;
+
+  std::atomic<std::uint64_t>& word(const Bases& bases) const {
+    const Region region = is_header ? Region::kInline : Region::kBox;
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(at + bases[static_cast<std::size_t>(region)]);
+  }
+};
+
+class Places {
+ public:
+  Places() = default;
+  // domain: nullptr where no rank is mapped.
+  Places(const Schedule& schedule, const Domain* domain);
+
+  // In the order of the pools of the schedule, for a call, or an iteration of one, whose first chunk is this.
+  const OperandPlace* operands(std::uint64_t first_chunk) const {
+    return operands_.data() + (first_chunk & slot_mask_) * operands_per_row_;
+  }
+  const FlagPlace* flags(std::uint64_t first_chunk) const {
+    return flags_.data() + (first_chunk & slot_mask_) * flags_per_row_;
+  }
+
+  // What a call adds where it does not depend on its arrays.
+  static std::uintptr_t of_header(std::uint64_t sequence) { return sequence % kHeaderLines * sizeof(HeaderLine); }
+
+ private:
+  std::uint64_t slot_mask_ = 0;
+  std::size_t operands_per_row_ = 0;
+  std::size_t flags_per_row_ = 0;
+  std::vector<OperandPlace> operands_;
+  std::vector<FlagPlace> flags_;
+};
+
+}  // namespace collectives

@@ -1,0 +1,105 @@
+"""Blocking calls of many kinds in a random order: one like an earlier one takes over what was worked out for that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from pool import Pools
+
+COUNTS = (0, 1, 6, 7, 1000, 1001, 3000, 70_000)
+COMBINED = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def data(rank: int, count: int, dtype: Any, salt: int) -> Any:
+    """Small whole numbers, so that every order of combination gives the same."""
+    return ((np.arange(count) * 7 + salt + 3 * rank) % 4 + 1).astype(dtype)
+
+
+def kinds(comm: Any, heap: list[Any]) -> list[tuple[str, Callable[[int], bool]]]:
+    """Calls of which many differ in one thing only. Each is told a number, and says whether its result is right."""
+    ranks = range(comm.size)
+    found: list[tuple[str, Callable[[int], bool]]] = []
+
+    def add(name: str, arrays: Callable[[], list[Any]], act: Callable[[list[Any]], Any], want: Any) -> None:
+        def one(salt: int) -> bool:
+            x = arrays()
+            for array in x:
+                array[...] = data(comm.rank, array.size, array.dtype, salt)
+            act(x)
+            return all(np.array_equal(array, want(array.size, array.dtype, salt)) for array in x)
+
+        found.append((name, one))
+
+    def total(op: str) -> Callable[[int, Any, int], Any]:
+        def want(count: int, dtype: Any, salt: int) -> Any:
+            result = data(0, count, dtype, salt)
+            for rank in list(ranks)[1:]:
+                result = COMBINED[op](result, data(rank, count, dtype, salt))
+            return result
+
+        return want
+
+    def fresh(count: int, dtype: Any = np.float32) -> Callable[[], list[Any]]:
+        return lambda: [np.empty(count, dtype)]
+
+    for count in COUNTS:
+        for op in COMBINED:
+            add(f"{op} of {count}", fresh(count), lambda x, op=op: comm.all_reduce(x[0], op), total(op))
+        for dtype in (np.int32, np.uint32):
+            add(f"{dtype} {count}", fresh(count, dtype), lambda x: comm.all_reduce(x[0]), total("sum"))
+        for root in (0, comm.size - 1):
+            add(
+                f"broadcast {count} from {root}",
+                fresh(count),
+                lambda x, root=root: comm.broadcast(x[0], root),
+                lambda count, dtype, salt, root=root: data(root, count, dtype, salt),
+            )
+        for how in (
+            {"algorithm": "one_shot"},
+            {"algorithm": "two_shot"},
+            {"algorithm": "ring"},
+            {"deterministic": True},
+        ):
+            add(f"{how} {count}", fresh(count), lambda x, how=how: comm.all_reduce(x[0], **how), total("sum"))
+        add(f"named {count}", fresh(count), lambda x: comm.all_reduce(x[0], name="gradient"), total("sum"))
+        for lengths in ((count, 3), (3, count)):
+            add(
+                f"list {lengths}",
+                lambda lengths=lengths: [np.empty(n, np.float32) for n in lengths],
+                comm.all_reduce,
+                total("sum"),
+            )
+    for i, array in enumerate(heap):
+        add(f"symmetric array {i}", lambda array=array: [array], lambda x: comm.all_reduce(x[0]), total("sum"))
+    add("barrier", list, lambda _x: comm.barrier(), None)
+    add("empty list", list, comm.all_reduce, None)
+    return found
+
+
+def in_turn(comm: Any, seed: int, calls: int) -> list[str]:
+    common = random.Random(seed)
+    # Of the same length, so that nothing but their place tells them apart.
+    heap = [comm.empty(5000, np.float32) for _ in range(3)] if comm.size > 1 else []
+    with comm.dup() as other:
+        pools = [kinds(comm, heap), kinds(other, [])]
+        wrong = []
+        # A few at a time, so that calls come again soon, and others come between.
+        while calls > 0:
+            pool = common.choice(pools)
+            few = common.sample(pool, 4)
+            for _ in range(12):
+                name, one = common.choice(few)
+                calls -= 1
+                if not one(calls):
+                    wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
+@pytest.mark.parametrize("n", [2, 3])
+def test_calls_in_turn(pools: Pools, n: int, transport: str) -> None:
+    assert pools.get(n, transport).run(in_turn, n, 2000) == [[]] * n
