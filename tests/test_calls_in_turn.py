@@ -19,6 +19,12 @@ def data(rank: int, count: int, dtype: Any, salt: int) -> Any:
     return ((np.arange(count) * 7 + salt + 3 * rank) % 4 + 1).astype(dtype)
 
 
+def reduced(comm: Any, x: Any, root: int) -> Any:
+    """What the root has then; the others have nothing to check."""
+    comm.reduce(x, "sum", root)
+    return x if comm.rank == root else None
+
+
 def kinds(comm: Any, heap: list[Any]) -> list[tuple[str, Callable[[int], bool]]]:
     """Calls of which many differ in one thing only. Each is told a number, and says whether its result is right."""
     ranks = range(comm.size)
@@ -59,14 +65,17 @@ def kinds(comm: Any, heap: list[Any]) -> list[tuple[str, Callable[[int], bool]]]
                 lambda x, root=root: comm.broadcast(x[0], root),
                 lambda count, dtype, salt, root=root: data(root, count, dtype, salt),
             )
-        for how in (
-            {"algorithm": "one_shot"},
-            {"algorithm": "two_shot"},
-            {"algorithm": "ring"},
-            {"deterministic": True},
-        ):
+            add(
+                f"reduce {count} to {root}",
+                fresh(count),
+                lambda x, root=root: reduced(comm, x[0], root),
+                total("sum"),
+            )
+        out = np.empty(count, np.float32)
+        add(f"to another {count}", fresh(count), lambda x, out=out: comm.all_reduce(x[0], out=out), total("sum"))
+        # These take another way, and come between.
+        for how in ({"algorithm": "ring"}, {"name": "gradient"}, {"deterministic": True}):
             add(f"{how} {count}", fresh(count), lambda x, how=how: comm.all_reduce(x[0], **how), total("sum"))
-        add(f"named {count}", fresh(count), lambda x: comm.all_reduce(x[0], name="gradient"), total("sum"))
         for lengths in ((count, 3), (3, count)):
             add(
                 f"list {lengths}",

@@ -34,7 +34,7 @@ enum class Region : std::uint8_t {
   kPeerInput,   // the symmetric input of `member` (mapped)
   kPeerOutput,  // the symmetric output of `member` (mapped)
 };
-inline constexpr std::size_t kRegions = 7;
+inline constexpr std::size_t kRegions = static_cast<std::size_t>(Region::kPeerOutput) + 1;
 
 struct Operand {
   Region region = Region::kInput;

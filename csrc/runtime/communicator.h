@@ -58,8 +58,9 @@ class Communicator {
   std::shared_ptr<Work> post_message(const Call& call, bool async);
   // Waits until the work is finished and throws its error. False after timeout_s, where one is given (>= 0).
   bool wait(Work& work, double timeout_s);
-  // The first part of a blocking collective: runs it on this thread, without allocation, for as long as it does not
-  // have to wait long. True when it is done; otherwise go on with wait(*work) and hand the work back with finish_run().
+  // The first part of a blocking collective: runs it on this thread, without allocation where an earlier one was like
+  // it, for as long as it does not have to wait long. True when it is done; otherwise go on with wait(*work) and hand
+  // the work back with finish_run().
   bool run(const Call& call, std::shared_ptr<Work>& work);
   void finish_run(std::shared_ptr<Work> work);
 
@@ -145,7 +146,6 @@ class Communicator {
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
-  void collect_all();
   Report checked(const Report& report, int member) const;
   std::vector<int> waits_for(const Work& work) const;
   std::vector<int> waits_for_all() const;

@@ -43,6 +43,8 @@ void close_descriptor(int& descriptor) {
 
 }  // namespace
 
+std::atomic<bool> Engine::forked_{false};
+
 // In the child of a fork: give up what would keep the parent's peers from noticing its death.
 void Engine::after_fork_in_child() {
   forked_.store(true, std::memory_order_relaxed);  // there is no other thread here

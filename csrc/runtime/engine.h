@@ -98,7 +98,8 @@ class Engine {
 
  private:
   static void after_fork_in_child();
-  static inline std::atomic<bool> forked_{false};
+  // Not inline: the Python module would have one of its own.
+  static std::atomic<bool> forked_;
 
   bool drive();
   void look_after();

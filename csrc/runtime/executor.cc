@@ -1,7 +1,6 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/take.h"
@@ -13,8 +12,8 @@ namespace {
 constexpr std::size_t kKeepScratchBytes = 4 << 20;
 constexpr std::size_t kKeepScratch = 4;
 constexpr std::size_t kKeepStreams = 64;
-// A call is recorded when it first has to wait, and before any step that is longer than this: until then the others
-// wait for what this rank publishes.
+// A call is recorded when it first has to wait, and before any step that is longer than this, or that uses a link:
+// until then the others wait for what this rank publishes.
 constexpr std::int64_t kShortStep = 16 << 10;
 
 // Tells the processor that this is a spin loop.
@@ -272,7 +271,7 @@ Progress Executor::run(Work& work, int spins) {
   const Schedule& schedule = work.plan->schedule;
   for (const auto steps = static_cast<std::uint32_t>(schedule.steps.size()); work.step < steps; ++work.step) {
     const Step& step = schedule.steps[work.step];
-    if (work.record == 0 && (step.waits.count > 0 || step.length > kShortStep)) {
+    if (work.record == 0 && (step.waits.count > 0 || step.length > kShortStep || step.kind > StepKind::kReduce)) {
       recorder_.posted(work, communicator_);
     }
     if (step.kind == StepKind::kReduce && work.one_piece) {

@@ -26,6 +26,8 @@ Places::Places(const Schedule& schedule, const Domain* domain)
     : slot_mask_(domain != nullptr ? domain->limits().slots - 1 : 0),
       operands_per_row_(schedule.operands.size()),
       flags_per_row_(schedule.flags.size()) {
+  operands_.reserve((slot_mask_ + 1) * operands_per_row_);
+  flags_.reserve((slot_mask_ + 1) * flags_per_row_);
   for (std::uint64_t slot = 0; slot <= slot_mask_; ++slot) {
     for (const Operand& operand : schedule.operands) {
       operands_.push_back({start_of(operand, domain, slot) + static_cast<std::uintptr_t>(operand.offset),

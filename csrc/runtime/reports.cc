@@ -178,11 +178,6 @@ void Communicator::hear_reports() {
       domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
     return;
   }
-  collect_all();
-}
-
-// Not in hear_reports(), which every call makes: it would need a stack frame.
-void Communicator::collect_all() {
   for (int r = 0; r < size(); ++r) {
     Report report;
     if (r != rank() && collect(r, &report)) {

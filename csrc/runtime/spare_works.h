@@ -34,7 +34,8 @@ class SpareWorks {
   static std::size_t place_of(const CallKey& key) {
     const std::uint64_t mixed =
         key.head * 0x9e3779b97f4a7c15ULL +
-        static_cast<std::uint64_t>(key.input_bytes + key.input_heap_offset) * 0xc2b2ae3d27d4eb4fULL;
+        static_cast<std::uint64_t>(key.algorithm + key.input_bytes + key.input_heap_offset) * 0xc2b2ae3d27d4eb4fULL +
+        static_cast<std::uint64_t>(key.output_heap_offset) * 0x165667b19e3779f9ULL;
     return mixed >> (64 - kPlaceBits);
   }
 
