@@ -1,7 +1,16 @@
 #include "runtime/places.h"
 
+#include <stdexcept>
+
 namespace collectives {
 namespace {
+
+const Domain& checked(const Domain* domain) {
+  if (domain == nullptr) {
+    throw std::logic_error("a schedule uses mapped memory where no rank is mapped");
+  }
+  return *domain;
+}
 
 std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::uint64_t slot) {
   switch (operand.region) {
@@ -10,14 +19,19 @@ std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::uint6
     case Region::kScratch:
       return 0;
     case Region::kBox:
-      return reinterpret_cast<std::uintptr_t>(domain->box(operand.member, slot + operand.chunk));
+      return reinterpret_cast<std::uintptr_t>(checked(domain).box(operand.member, slot + operand.chunk));
     case Region::kInline:
-      return reinterpret_cast<std::uintptr_t>(domain->header(operand.member, 0).payload);
+      return reinterpret_cast<std::uintptr_t>(checked(domain).header(operand.member, 0).payload);
     case Region::kPeerInput:
     case Region::kPeerOutput:
-      return reinterpret_cast<std::uintptr_t>(domain->heap(operand.member));
+      return reinterpret_cast<std::uintptr_t>(checked(domain).heap(operand.member));
   }
   return 0;
+}
+
+const std::atomic<std::uint64_t>& word_of(const FlagRef& flag, const Domain& domain, std::uint64_t slot) {
+  return flag.flag == kHeaderFlag ? domain.header(flag.member, 0).word
+                                  : domain.flag(flag.member, flag.flag, slot + flag.chunk).value;
 }
 
 }  // namespace
@@ -34,11 +48,8 @@ Places::Places(const Schedule& schedule, const Domain* domain)
                            operand.stride, operand.region, operand.take});
     }
     for (const FlagRef& flag : schedule.flags) {
-      const bool is_header = flag.flag == kHeaderFlag;
-      const std::atomic<std::uint64_t>& word = is_header
-                                                   ? domain->header(flag.member, 0).word
-                                                   : domain->flag(flag.member, flag.flag, slot + flag.chunk).value;
-      flags_.push_back({reinterpret_cast<std::uintptr_t>(&word), flag.chunk, flag.member, is_header});
+      flags_.push_back({reinterpret_cast<std::uintptr_t>(&word_of(flag, checked(domain), slot)), flag.chunk,
+                        flag.member, flag.flag == kHeaderFlag});
     }
   }
 }
