@@ -189,14 +189,17 @@ def work_orders_the_present_stream() -> None:
 def memory_is_used_again() -> None:
     def work(comm: Any) -> None:
         x = make(np.ones(1000))
-        for _ in range(3):
-            comm.all_reduce(x)
-            fake().finish()
-        before = fake().live()
-        for _ in range(30):
-            comm.all_reduce(x)
-            fake().finish()
-        assert fake().live() == before
+
+        def calls() -> dict[str, int]:
+            for _ in range(30):
+                comm.all_reduce(x)
+                fake().finish()
+            return fake().live()
+
+        # Not from the first few on: a call may come before the memory of the one before has been given back.
+        before = calls()
+        after = calls()
+        assert all(after[kind] <= before[kind] for kind in before), (before, after)
 
     on_ranks(1, work)
 
