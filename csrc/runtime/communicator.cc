@@ -74,10 +74,11 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   }
   const CallKey key = key_of(call);
   work = spares_.take(key);
-  if (work->key == key && key.algorithm >= 0 && usable()) {
+  if (work->key.algorithm >= 0 && usable()) {
     prepare_again(*work, call);
   } else {
     prepare(*work, call);
+    work->key = key;
   }
   if (active_.empty() && queued_.empty() && may_start(*work)) {
     start(*work);

@@ -201,7 +201,6 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work.name.assign(call.name);
   work.error.reset();
-  work.key = key_of(call);
   number(work);
 }
 
