@@ -3,13 +3,12 @@
 // Every rank publishes its whole buffer and every rank reduces all of them, in rank order, so all compute the same
 // bits. One synchronisation in all, but n * S bytes read by every rank: the choice for small messages.
 //
-//   mapped   up to the inline payload the values travel in the header line itself; longer ones chunk by chunk through
-//   the
-//            own box. Chunk k overwrites the slot of chunk k - slots; that is safe without a flag of its own because a
-//            rank writes chunk k only after it has seen everybody's chunk k - 1, which everybody wrote after reducing
-//            chunk k - 2.
-//   message  everyone sends every segment to everyone and reduces what it received in rank order. In place, the segment
-//            must have left before it is overwritten: flush.
+// mapped: up to the inline payload the values travel in the header line itself; longer ones chunk by chunk through the
+// own box. Chunk k overwrites the slot of chunk k - slots; that is safe without a flag of its own because a rank writes
+// chunk k only after it has seen everybody's chunk k - 1, which everybody wrote after reducing chunk k - 2.
+//
+// message: everyone sends every segment to everyone and reduces what it received in rank order. In place, the segment
+// must have left before it is overwritten: flush.
 //
 // Source: the "one-shot" kernel of NVIDIA's and Microsoft's custom all-reduces (MSCCL++); in MPI literature "linear".
 

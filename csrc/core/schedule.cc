@@ -167,6 +167,42 @@ ScheduleBuilder& ScheduleBuilder::for_chunks(std::int64_t bytes, std::int64_t ch
   return *this;
 }
 
+ScheduleBuilder& ScheduleBuilder::for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes,
+                                                       const std::vector<std::function<void(const Chunk&)>>& stages) {
+  assert(chunk_bytes > 0 && !stages.empty());
+  const std::int64_t total = std::max<std::int64_t>(1, (bytes + chunk_bytes - 1) / chunk_bytes);
+  const std::int64_t full = bytes / chunk_bytes;
+  const auto depth = static_cast<std::int64_t>(stages.size());
+  const std::int64_t first = schedule_.chunks;
+  schedule_.chunks = first + total;
+  // Round k: chunk k enters the first stage, chunk k - 1 the second, and so on.
+  const auto round = [&](std::int64_t k, std::int64_t stride) {
+    for (std::int64_t stage = 0; stage < depth; ++stage) {
+      const std::int64_t chunk = k - stage;
+      if (chunk >= 0 && chunk < total) {
+        const std::int64_t offset = chunk * chunk_bytes;
+        stages[stage](
+            {static_cast<std::int32_t>(first + chunk), offset, std::min(chunk_bytes, bytes - offset), stride});
+      }
+    }
+  };
+  std::int64_t k = 0;
+  // Chunk 0 may differ from the others, for it comes with the header.
+  for (; k < total + depth - 1 && k < depth; ++k) {
+    round(k, 0);
+  }
+  if (full - k >= 2) {
+    append(StepKind::kLoop, full - k);
+    round(k, chunk_bytes);
+    append(StepKind::kEndLoop, 0);
+    k = full;
+  }
+  for (; k < total + depth - 1; ++k) {
+    round(k, 0);
+  }
+  return *this;
+}
+
 std::int64_t ScheduleBuilder::scratch(std::int64_t bytes) {
   const std::int64_t offset = round_up(schedule_.scratch_bytes, kLine);
   schedule_.scratch_bytes = offset + bytes;

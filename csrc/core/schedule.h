@@ -150,6 +150,11 @@ class ScheduleBuilder {
   ScheduleBuilder& for_chunks(std::int64_t bytes, std::int64_t chunk_bytes, int unrolled,
                               const std::function<void(const Chunk&)>& body, int unrolled_last = 0);
 
+  // The same for work in stages, as a pipeline: stage i works on a chunk after stage 0 has begun i chunks more, so that
+  // what one stage waits for happens while the others are busy. In between, all share one body of a loop.
+  ScheduleBuilder& for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes,
+                                        const std::vector<std::function<void(const Chunk&)>>& stages);
+
   // Reserves private memory and returns its offset.
   std::int64_t scratch(std::int64_t bytes);
 
