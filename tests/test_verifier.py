@@ -80,11 +80,12 @@ def small_cases(collective: str, algorithm: str, sizes: range, of_counts: tuple[
                 yield {"size": size, "root": root, "hosts": hosts, "memory": memory, "count": count}
 
 
+@pytest.mark.parametrize("slots", [2, 4])  # with so many a pipeline has room
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
-def test_small_groups_are_right_in_every_setting(collective: str, algorithm: str) -> None:
+def test_small_groups_are_right_in_every_setting(collective: str, algorithm: str, slots: int) -> None:
     for case in small_cases(collective, algorithm, range(1, 9), counts(collective)):
         for in_place in places(collective):
-            check(collective, algorithm, **case, **TINY, in_place=in_place, dtype="float32")
+            check(collective, algorithm, **case, **{**TINY, "slots": slots}, in_place=in_place, dtype="float32")
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)

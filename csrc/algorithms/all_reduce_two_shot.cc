@@ -145,14 +145,14 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   const auto fill = [&](const Chunk& c) { boxes.fill(c); };
   const auto reduce = [&](const Chunk& c) { boxes.reduce(c); };
   const auto drain = [&](const Chunk& c) { boxes.drain(c); };
-  if (limits.slots > 2) {  // three chunks are on their way at a time
+  if (limits.slots > 2) {  // two chunks and part of a third are on their way at a time
     b.for_chunks_in_stages(problem.bytes(), chunk, {fill, reduce, drain});
   } else {
-    b.for_chunks(problem.bytes(), chunk, 1, [&](const Chunk& c) {
-      fill(c);
-      reduce(c);
-      drain(c);
-    });
+    b.for_chunks_in_stages(problem.bytes(), chunk, {[&](const Chunk& c) {
+                             fill(c);
+                             reduce(c);
+                             drain(c);
+                           }});
   }
   return b.build();
 }
