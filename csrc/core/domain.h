@@ -16,7 +16,7 @@
 //                 somebody.
 //   notice        the same, but set once, or written anew each time for readers that make sure that it is whole:
 //                 `aborted`, `left`, `report_bytes`; `caller`, `explained`; `notes` under `note_version`.
-//   count         read for a decision that may be late, and protects no other memory: `taken`. Relaxed.
+//   count         read for a decision that may be late, and protects no other memory: `taken`, `core`. Relaxed.
 //   sleeper flag  `sleeping`, see Domain::wake.
 #pragma once
 
@@ -74,6 +74,8 @@ struct ControlPage {
   // Of a rank that is a thread among others: the kernel's number of the thread that called last. 0: not known. A
   // notice.
   std::atomic<std::uint32_t> caller;
+  // Where ranks outnumber cores: 1 + the number of the core that the rank was on lately. 0: not known. A count.
+  std::atomic<std::uint32_t> core;
   // In the segments of the world only: which rank's failure has been explained last, and when. See explain.cc. A
   // notice.
   std::atomic<std::uint64_t> explained;

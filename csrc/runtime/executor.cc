@@ -1,5 +1,7 @@
 #include "runtime/executor.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -16,6 +18,9 @@ constexpr std::size_t kKeepStreams = 64;
 // until then the others wait for what this rank publishes.
 constexpr std::int64_t kShortStep = 16 << 10;
 
+// For ranks on other cores, where ranks outnumber cores: two or three microseconds, about what two turns cost.
+constexpr int kSpinsForOtherCores = 100;
+
 // Tells the processor that this is a spin loop.
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -27,10 +32,11 @@ inline void relax() {
 
 }  // namespace
 
-Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links,
+Executor::Executor(std::uint32_t communicator, int rank, bool crowded, const Domain* domain, std::vector<Link*> links,
                    Recorder& recorder)
     : communicator_(communicator),
       rank_(rank),
+      crowded_(crowded && domain != nullptr),
       domain_(domain),
       recorder_(recorder),
       links_(std::move(links)),
@@ -66,6 +72,9 @@ void Executor::begin(Work& work) {
   work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
   work.base_of(Region::kInline) = Places::of_header(work.sequence);
   find_places(work);
+  if (crowded_) {
+    publish_core();
+  }
   if (plan.schedule.scratch_bytes > 0) {
     take_scratch(work);
   }
@@ -169,6 +178,43 @@ inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, i
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;
   return seen([&](std::uint64_t value) { return value > index; }) ? Look::kThere : Look::kNotYet;
+}
+
+std::uint32_t Executor::publish_core() const {
+  const auto core = static_cast<std::uint32_t>(sched_getcpu() + 1);
+  std::atomic<std::uint32_t>& own = domain_->control(rank_).core;
+  // Relaxed: it hints at who runs, and is late by nature. Others keep the line, so it is written only if it changes.
+  if (own.load(std::memory_order_relaxed) != core) {
+    own.store(core, std::memory_order_relaxed);
+  }
+  return core;
+}
+
+// Where ranks outnumber cores, after a look that was in vain. A rank that shares this core gets nowhere while this one
+// looks, so the core goes to it at once, unless it waits for the same others. They run on other cores and are likely to
+// be on their way; to give up the core for them would cost two turns.
+Executor::Look Executor::await_in_turn(const Work& work, const Step& step, int spins) {
+  const std::uint32_t core = publish_core();
+  const FlagPlace* const flags = work.flags + step.waits.begin;
+  int looks = kSpinsForOtherCores;
+  for (const int r : mapped_peers_) {
+    if (domain_->control(r).core.load(std::memory_order_relaxed) != core) {  // relaxed: see publish_core()
+      continue;
+    }
+    bool awaited = false;
+    for (std::uint32_t i = 0; i < step.waits.count; ++i) {
+      if (flags[i].member == r) {
+        awaited = true;
+        if (i >= work.next_wait && await(work, flags[i], 0) == Look::kNotYet) {
+          return Look::kNotYet;
+        }
+      }
+    }
+    if (!awaited) {
+      looks = spins;  // what it waits for is not known
+    }
+  }
+  return await(work, flags[work.next_wait], looks);
 }
 
 inline void Executor::signal_header(const Work& work) {
@@ -278,7 +324,10 @@ Progress Executor::run(Work& work, int spins) {
       locate(work, step);  // before the wait: then it costs no time
     }
     for (; work.next_wait < step.waits.count; ++work.next_wait) {
-      const Look seen = await(work, work.flags[step.waits.begin + work.next_wait], spins);
+      Look seen = await(work, work.flags[step.waits.begin + work.next_wait], crowded_ ? 0 : spins);
+      if (seen == Look::kNotYet && crowded_ && spins > 1) {
+        seen = await_in_turn(work, step, spins);
+      }
       if (seen != Look::kThere) {
         return stopped(seen);
       }

@@ -16,8 +16,9 @@ enum class Progress : std::uint8_t { kDone, kBlocked, kMismatch };
 
 class Executor {
  public:
-  // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself.
-  Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links, Recorder& recorder);
+  // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself. crowded: see Topology.
+  Executor(std::uint32_t communicator, int rank, bool crowded, const Domain* domain, std::vector<Link*> links,
+           Recorder& recorder);
 
   // What does not change when the work runs the same plan again on other memory.
   void bind(Work& work) const;
@@ -55,6 +56,8 @@ class Executor {
   enum class Look : std::uint8_t { kNotYet, kThere, kDiffers };
   static Progress stopped(Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; }
   Look await(const Work& work, const FlagPlace& flag, int spins);
+  Look await_in_turn(const Work& work, const Step& step, int spins);
+  std::uint32_t publish_core() const;
   Look look_header(const Work& work, int member);
   bool differs(int rank, const Signature& theirs, const Work& work);
   static void find_places(Work& work);
@@ -77,6 +80,7 @@ class Executor {
 
   std::uint32_t communicator_;
   int rank_;
+  bool crowded_;  // some ranks of the domain have to share a core
   const Domain* domain_;
   Recorder& recorder_;
   std::vector<Link*> links_;
