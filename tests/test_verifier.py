@@ -80,7 +80,7 @@ def small_cases(collective: str, algorithm: str, sizes: range, of_counts: tuple[
                 yield {"size": size, "root": root, "hosts": hosts, "memory": memory, "count": count}
 
 
-@pytest.mark.parametrize("slots", [2, 4])  # with so many a pipeline has room
+@pytest.mark.parametrize("slots", [2, 4])  # with four, two_shot is a pipeline
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 def test_small_groups_are_right_in_every_setting(collective: str, algorithm: str, slots: int) -> None:
     for case in small_cases(collective, algorithm, range(1, 9), counts(collective)):
@@ -147,6 +147,17 @@ def test_every_mutant_is_rejected(collective: str, algorithm: str) -> None:
     for case in small_cases(collective, algorithm, range(1, 6), lengths.get(collective, (1, 37, 81))):
         survivors, mutants = _core._survivors(collective, algorithm, **case, **TINY, repeats=3)
         assert not survivors, (case, survivors[:3])
+        total += mutants
+    assert total > 0
+
+
+def test_every_mutant_of_the_pipeline_is_rejected() -> None:
+    """The same for two_shot with as many slots as it has outside tests, over several loops of its chunks."""
+    total = 0
+    for size, count in itertools.product((2, 3, 4), (117, 161, 200)):
+        limits = {**TINY, "slots": 4}
+        survivors, mutants = _core._survivors("all_reduce", "two_shot", size, count=count, **limits, repeats=3)
+        assert not survivors, (size, count, survivors[:3])
         total += mutants
     assert total > 0
 

@@ -127,8 +127,8 @@ class Boxes {
   int size_;
 };
 
-// The bytes that go through a slot at a time. Fewer are more meetings; but ranks that take turns on a core wait a turn
-// at every meeting, unless they have another chunk to go on with.
+// The bytes that go through a slot at a time. Smaller chunks mean more meetings; but ranks that take turns on a core
+// wait for a turn at every meeting, unless they have another chunk to go on with.
 std::int64_t chunk_bytes(const Problem& problem, const Topology& topology, const Limits& limits) {
   std::int64_t bytes = limits.slot_bytes;
   if (topology.crowded) {
@@ -145,7 +145,7 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   const auto fill = [&](const Chunk& c) { boxes.fill(c); };
   const auto reduce = [&](const Chunk& c) { boxes.reduce(c); };
   const auto drain = [&](const Chunk& c) { boxes.drain(c); };
-  if (limits.slots > 2) {  // two chunks and part of a third are on their way at a time
+  if (limits.slots > 2) {  // three chunks are in their slots at a time
     b.for_chunks_in_stages(problem.bytes(), chunk, {fill, reduce, drain});
   } else {
     b.for_chunks_in_stages(problem.bytes(), chunk, {[&](const Chunk& c) {

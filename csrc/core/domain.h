@@ -63,6 +63,9 @@ struct ControlPage {
   alignas(kCacheLine) std::atomic<std::uint64_t> completed;
   // How many threads of this rank sleep until its doorbell is rung. Used in the segments of the world only.
   alignas(kCacheLine) std::atomic<std::uint32_t> sleeping;
+  // Where ranks outnumber cores: 1 + the number of the core that the rank was on lately. 0: not known. Used in the
+  // segments of the world only. A count.
+  std::atomic<std::uint32_t> core;
   // Set by any rank when the communicator has failed, after it has left its own report. A notice.
   alignas(kCacheLine) std::atomic<std::uint32_t> aborted;
   // Set by the owner when it leaves in good order: 1 + the number of collectives it took part in. A notice: from then
@@ -74,8 +77,6 @@ struct ControlPage {
   // Of a rank that is a thread among others: the kernel's number of the thread that called last. 0: not known. A
   // notice.
   std::atomic<std::uint32_t> caller;
-  // Where ranks outnumber cores: 1 + the number of the core that the rank was on lately. 0: not known. A count.
-  std::atomic<std::uint32_t> core;
   // In the segments of the world only: which rank's failure has been explained last, and when. See explain.cc. A
   // notice.
   std::atomic<std::uint64_t> explained;

@@ -188,7 +188,7 @@ ScheduleBuilder& ScheduleBuilder::for_chunks_in_stages(std::int64_t bytes, std::
   };
   std::int64_t k = 0;
   // Chunk 0 may differ from the others, for it comes with the header.
-  for (; k < total + depth - 1 && k < depth; ++k) {
+  for (; k < depth; ++k) {
     round(k, 0);
   }
   if (full - k >= 2) {

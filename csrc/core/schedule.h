@@ -112,7 +112,7 @@ struct Limits {
   std::int64_t most_stage_bytes = 128 << 10;
 
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
-  // readers at once takes the whole slot instead: the fewer meetings, the better.
+  // readers at once may take the whole slot instead: the fewer meetings, the better.
   std::int64_t stage_bytes() const { return std::min(slot_bytes, most_stage_bytes); }
 };
 
@@ -150,8 +150,11 @@ class ScheduleBuilder {
   ScheduleBuilder& for_chunks(std::int64_t bytes, std::int64_t chunk_bytes, int unrolled,
                               const std::function<void(const Chunk&)>& body, int unrolled_last = 0);
 
-  // The same for work in stages, as a pipeline: stage i works on a chunk after stage 0 has begun i chunks more, so that
-  // what one stage waits for happens while the others are busy. In between, all share one body of a loop.
+  // The same for work in stages, as a pipeline: in each round stage 0 takes up a chunk, and stage i the chunk of i
+  // rounds before, so that what one stage waits for happens while the others are busy. The first stages.size() rounds
+  // are written out, and so are those in which a stage has no chunk or the shorter one; the others share one body of a
+  // loop. A slot is in use for as many rounds as there are stages between the one that fills it and the one that reads
+  // it last: Limits::slots must be no fewer.
   ScheduleBuilder& for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes,
                                         const std::vector<std::function<void(const Chunk&)>>& stages);
 

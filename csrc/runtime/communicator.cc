@@ -44,8 +44,9 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
     mail.push_back(mail_links_[r] != nullptr ? mail_links_[r].get() : message_link(r));
   }
   messages_ = std::make_unique<Messages>(options_.id, rank(), std::move(mail));
-  executor_ = std::make_unique<Executor>(options_.id, rank(), options_.topology.crowded, domain_.get(),
-                                         std::move(links), engine_->recorder());
+  HostMemory* turns = options_.topology.crowded && domain_ != nullptr ? engine_->memory().get() : nullptr;
+  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links), engine_->recorder(),
+                                         turns, options_.members);
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
 }

@@ -1,7 +1,5 @@
 #include "runtime/executor.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -18,7 +16,7 @@ constexpr std::size_t kKeepStreams = 64;
 // until then the others wait for what this rank publishes.
 constexpr std::int64_t kShortStep = 16 << 10;
 
-// For ranks on other cores, where ranks outnumber cores: two or three microseconds, about what two turns cost.
+// For ranks on other cores, where ranks outnumber cores: one or two microseconds and more, about what two turns cost.
 constexpr int kSpinsForOtherCores = 100;
 
 // Tells the processor that this is a spin loop.
@@ -32,16 +30,17 @@ inline void relax() {
 
 }  // namespace
 
-Executor::Executor(std::uint32_t communicator, int rank, bool crowded, const Domain* domain, std::vector<Link*> links,
-                   Recorder& recorder)
+Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links,
+                   Recorder& recorder, HostMemory* turns, std::vector<int> members)
     : communicator_(communicator),
       rank_(rank),
-      crowded_(crowded && domain != nullptr),
       domain_(domain),
       recorder_(recorder),
       links_(std::move(links)),
       peers_completed_(links_.size(), 0),
-      sent_(links_.size(), 0) {
+      sent_(links_.size(), 0),
+      turns_(turns),
+      members_(std::move(members)) {
   for (int r = 0; domain_ != nullptr && r < domain_->size(); ++r) {
     if (r != rank_ && domain_->has(r)) {
       mapped_peers_.push_back(r);
@@ -72,8 +71,8 @@ void Executor::begin(Work& work) {
   work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
   work.base_of(Region::kInline) = Places::of_header(work.sequence);
   find_places(work);
-  if (crowded_) {
-    publish_core();
+  if (turns_ != nullptr) {
+    turns_->publish_core();
   }
   if (plan.schedule.scratch_bytes > 0) {
     take_scratch(work);
@@ -180,41 +179,29 @@ inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, i
   return seen([&](std::uint64_t value) { return value > index; }) ? Look::kThere : Look::kNotYet;
 }
 
-std::uint32_t Executor::publish_core() const {
-  const auto core = static_cast<std::uint32_t>(sched_getcpu() + 1);
-  std::atomic<std::uint32_t>& own = domain_->control(rank_).core;
-  // Relaxed: it hints at who runs, and is late by nature. Others keep the line, so it is written only if it changes.
-  if (own.load(std::memory_order_relaxed) != core) {
-    own.store(core, std::memory_order_relaxed);
-  }
-  return core;
-}
-
-// Where ranks outnumber cores, after a look that was in vain. A rank that shares this core gets nowhere while this one
-// looks, so the core goes to it at once, unless it waits for the same others. They run on other cores and are likely to
-// be on their way; to give up the core for them would cost two turns.
+// Where ranks outnumber cores, after a look that was in vain. A rank that has the same core gets nowhere while this one
+// looks, so if such a rank is awaited the core goes to it at once. Ranks on other cores are likely to be on their way,
+// and to give up the core for them would cost two turns; so this rank looks longer where it waits for them only, unless
+// some rank on its own core may have other things to do.
 Executor::Look Executor::await_in_turn(const Work& work, const Step& step, int spins) {
-  const std::uint32_t core = publish_core();
   const FlagPlace* const flags = work.flags + step.waits.begin;
-  int looks = kSpinsForOtherCores;
-  for (const int r : mapped_peers_) {
-    if (domain_->control(r).core.load(std::memory_order_relaxed) != core) {  // relaxed: see publish_core()
-      continue;
-    }
-    bool awaited = false;
-    for (std::uint32_t i = 0; i < step.waits.count; ++i) {
-      if (flags[i].member == r) {
-        awaited = true;
-        if (i >= work.next_wait && await(work, flags[i], 0) == Look::kNotYet) {
-          return Look::kNotYet;
-        }
+  const std::uint32_t core = turns_->publish_core();
+  if (core == 0) {
+    return await(work, flags[work.next_wait], spins);
+  }
+  int awaited_here = 0;
+  for (std::uint32_t i = 0; i < step.waits.count; ++i) {
+    const int r = flags[i].member;
+    const bool again = i > 0 && flags[i - 1].member == r;  // two flags of a rank follow each other
+    if (turns_->runs_on(members_.empty() ? r : members_[r], core)) {
+      if (i >= work.next_wait && await(work, flags[i], 0) == Look::kNotYet) {
+        return Look::kNotYet;
       }
-    }
-    if (!awaited) {
-      looks = spins;  // what it waits for is not known
+      awaited_here += again ? 0 : 1;
     }
   }
-  return await(work, flags[work.next_wait], looks);
+  const bool nobody_else = awaited_here == turns_->others_on(core);
+  return await(work, flags[work.next_wait], nobody_else ? kSpinsForOtherCores : spins);
 }
 
 inline void Executor::signal_header(const Work& work) {
@@ -324,8 +311,9 @@ Progress Executor::run(Work& work, int spins) {
       locate(work, step);  // before the wait: then it costs no time
     }
     for (; work.next_wait < step.waits.count; ++work.next_wait) {
-      Look seen = await(work, work.flags[step.waits.begin + work.next_wait], crowded_ ? 0 : spins);
-      if (seen == Look::kNotYet && crowded_ && spins > 1) {
+      const bool in_turn = turns_ != nullptr && spins > 1;  // with several works in flight nobody looks for long
+      Look seen = await(work, work.flags[step.waits.begin + work.next_wait], in_turn ? 0 : spins);
+      if (in_turn && seen == Look::kNotYet) {
         seen = await_in_turn(work, step, spins);
       }
       if (seen != Look::kThere) {

@@ -7,6 +7,7 @@
 
 #include "core/domain.h"
 #include "core/transport.h"
+#include "runtime/host_memory.h"
 #include "runtime/recorder.h"
 #include "runtime/work.h"
 
@@ -16,16 +17,18 @@ enum class Progress : std::uint8_t { kDone, kBlocked, kMismatch };
 
 class Executor {
  public:
-  // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself. crowded: see Topology.
-  Executor(std::uint32_t communicator, int rank, bool crowded, const Domain* domain, std::vector<Link*> links,
-           Recorder& recorder);
+  // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself. turns: where ranks
+  // outnumber cores and some are mapped, what is known of who runs where; else nullptr. members[r]: the rank of the
+  // world that rank r is, empty where they are the same.
+  Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links, Recorder& recorder,
+           HostMemory* turns, std::vector<int> members);
 
   // What does not change when the work runs the same plan again on other memory.
   void bind(Work& work) const;
   // Takes the work to its first step. One that has not been recorded yet is, by run() at the latest.
   void begin(Work& work);
-  // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it. Can be
-  // called again to go on.
+  // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it, or, where
+  // ranks take turns, after as many as make sense. Can be called again to go on.
   Progress run(Work& work, int spins);
   // Releases what begin() took; for works that are done and for works that failed.
   void end(Work& work) {
@@ -57,7 +60,6 @@ class Executor {
   static Progress stopped(Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; }
   Look await(const Work& work, const FlagPlace& flag, int spins);
   Look await_in_turn(const Work& work, const Step& step, int spins);
-  std::uint32_t publish_core() const;
   Look look_header(const Work& work, int member);
   bool differs(int rank, const Signature& theirs, const Work& work);
   static void find_places(Work& work);
@@ -80,7 +82,6 @@ class Executor {
 
   std::uint32_t communicator_;
   int rank_;
-  bool crowded_;  // some ranks of the domain have to share a core
   const Domain* domain_;
   Recorder& recorder_;
   std::vector<Link*> links_;
@@ -91,6 +92,8 @@ class Executor {
   int mismatched_rank_ = -1;
   Signature mismatched_signature_;
   std::vector<int> mapped_peers_;
+  HostMemory* turns_;
+  std::vector<int> members_;
 };
 
 }  // namespace collectives

@@ -1,4 +1,4 @@
-// What a blocked work waits for, for messages about it.
+// Which ranks a blocked work waits for: who is to blame, and what messages say.
 #include <algorithm>
 
 #include "runtime/executor.h"

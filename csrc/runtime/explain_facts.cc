@@ -30,7 +30,11 @@ std::optional<Recorded> find_call(const Recorder& recorder, std::uint32_t commun
 
 void Communicator::note_caller() {
   if (domain_ != nullptr) {
-    domain_->control(rank()).caller.store(static_cast<std::uint32_t>(thread_number()), std::memory_order_relaxed);
+    std::atomic<std::uint32_t>& caller = domain_->control(rank()).caller;
+    const auto thread = static_cast<std::uint32_t>(thread_number());
+    if (caller.load(std::memory_order_relaxed) != thread) {  // others may have the line
+      caller.store(thread, std::memory_order_relaxed);
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/host_memory.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,7 +95,7 @@ bool HostMemory::is_segment(int world_rank, std::size_t offset, std::size_t byte
 }
 
 void HostMemory::set_sleeping(int threads) {
-  auto& sleeping = reinterpret_cast<ControlPage*>(bases_[rank_])->sleeping;
+  auto& sleeping = control(rank_).sleeping;
   // The flag before the looks that follow: the one place where a store must not be passed by a later load.
 #if defined(__SANITIZE_THREAD__)
   sleeping.exchange(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);  // it knows no fences
@@ -102,6 +103,29 @@ void HostMemory::set_sleeping(int threads) {
   sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
+}
+
+std::uint32_t HostMemory::publish_core() {
+  const auto core = static_cast<std::uint32_t>(sched_getcpu() + 1);
+  auto& own = control(rank_).core;
+  // Relaxed, as where it is read: it hints at who runs, and is late by nature. Others have the line, so it is written
+  // only when it changes.
+  if (own.load(std::memory_order_relaxed) != core) {
+    own.store(core, std::memory_order_relaxed);
+  }
+  return core;
+}
+
+bool HostMemory::runs_on(int world_rank, std::uint32_t core) const {
+  return control(world_rank).core.load(std::memory_order_relaxed) == core;
+}
+
+int HostMemory::others_on(std::uint32_t core) const {
+  int count = 0;
+  for (int w = 0; w < static_cast<int>(bases_.size()); ++w) {
+    count += w != rank_ && bases_[w] != nullptr && runs_on(w, core) ? 1 : 0;
+  }
+  return count;
 }
 
 ControlPage& HostMemory::first_page() const {

@@ -61,6 +61,14 @@ class HostMemory {
   // Tells the ranks of this host how many threads of this one want its doorbell rung.
   void set_sleeping(int threads);
 
+  // Tells the ranks of this host on which core this one runs, and returns what it has told: 1 + the number, 0 when the
+  // system does not say.
+  std::uint32_t publish_core();
+  // Whether world rank w, which is on this host, ran on that core when it was heard of last.
+  bool runs_on(int world_rank, std::uint32_t core) const;
+  // How many other ranks of this host did.
+  int others_on(std::uint32_t core) const;
+
   // The control page of the lowest rank of this host, the same for all of them.
   ControlPage& first_page() const;
 
@@ -85,7 +93,8 @@ class HostMemory {
   void retire(std::size_t offset, std::vector<Neighbour> others);
 
  private:
-  // The page of a segment in the arena of a rank.
+  // The page of a rank's segment, and of one in its arena.
+  ControlPage& control(int world_rank) const { return *reinterpret_cast<ControlPage*>(bases_[world_rank]); }
   ControlPage& control(int world_rank, std::size_t offset) const;
   struct Retired {
     std::size_t offset;

@@ -121,11 +121,12 @@ int main(int argc, char** argv) {
                                              {0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 0, 0, 1}};
   for (const std::vector<int>& host : worlds) {
     const int size = static_cast<int>(host.size());
-    for (const std::int64_t slot_bytes : {256, 128 << 10}) {
+    // Slots that even small arrays go round many times, so few that nothing is done ahead, and as many as usual.
+    for (const auto& [slot_bytes, slots] : {std::pair(256, 2), std::pair(256, 4), std::pair(128 << 10, 4)}) {
       Limits limits;
       limits.slot_bytes = slot_bytes;
       limits.segment_bytes = slot_bytes;
-      limits.slots = slot_bytes == 256 ? 2 : 4;
+      limits.slots = slots;
       const LocalWorld group(limits, size > static_cast<int>(std::thread::hardware_concurrency()), host);
       std::vector<std::thread> threads;
       for (int r = 0; r < size; ++r) {
@@ -140,9 +141,8 @@ int main(int argc, char** argv) {
       for (std::thread& thread : threads) {
         thread.join();
       }
-      std::printf("%d ranks on %d hosts, slots of %lld bytes: %d failures\n", size,
-                  *std::max_element(host.begin(), host.end()) + 1, static_cast<long long>(slot_bytes),
-                  g_failures.load());
+      std::printf("%d ranks on %d hosts, %d slots of %d bytes: %d failures\n", size,
+                  *std::max_element(host.begin(), host.end()) + 1, slots, slot_bytes, g_failures.load());
     }
   }
   for (const Algorithm& algorithm : algorithms()) {

@@ -97,10 +97,10 @@ void use(Communicator& group, int calls, int salt) {
   }
 }
 
-void stress(int size, int calls) {
+void stress(int size, int calls, int slots) {
   Limits limits;
   limits.slot_bytes = limits.segment_bytes = 512;
-  limits.slots = 2;
+  limits.slots = slots;
   LocalWorld world(size, limits);
   constexpr int kGroups = 3;
   std::vector<std::unique_ptr<Table>> tables;
@@ -129,7 +129,7 @@ void stress(int size, int calls) {
 int main(int argc, char** argv) {
   const int calls = argc > 1 ? std::atoi(argv[1]) : 300;
   for (const int size : {2, 3}) {
-    stress(size, calls);
+    stress(size, calls, size % 2 == 0 ? 2 : 4);
   }
   return 0;
 }

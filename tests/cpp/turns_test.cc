@@ -1,4 +1,5 @@
-// Whom a rank that waits in vain yields to where ranks outnumber cores. One thread plays one rank of three, whose peers
+// What is different where ranks outnumber cores: whom a rank that waits in vain yields to, and how long chunks are.
+// One thread plays one rank of three, whose peers
 // have not come, and says for them on which cores they are; how long the rank looks for them is seen from the time that
 // its fastest round takes.
 
@@ -82,7 +83,37 @@ void look(Collective collective, std::int64_t elements, int me, int awaited, int
     }
   }
   const float result = collective == Collective::kAllReduce ? 6.0F : 1.0F;
-  check(values[0].back() == result && values[2].front() == result, "the result is wrong");
+  for (const std::vector<float>& of_rank : values) {
+    check(of_rank.front() == result && of_rank.back() == result, "the result is wrong");
+  }
+}
+
+std::int64_t chunks(DType dtype, std::int64_t bytes, bool crowded) {
+  Problem problem;
+  problem.dtype = dtype;
+  problem.count = bytes / problem.element();
+  Topology topology = one_host(1, 3);
+  topology.crowded = crowded;
+  return build_schedule("two_shot", problem, topology, Limits()).chunks;
+}
+
+void count_chunks() {
+  for (const DType dtype : {DType::kUInt8, DType::kFloat32, DType::kComplex128}) {
+    const auto expect = [&](std::int64_t bytes, std::int64_t in_crowd, std::int64_t else_) {
+      const std::int64_t found[] = {chunks(dtype, bytes, true), chunks(dtype, bytes, false)};
+      check(found[0] == in_crowd && found[1] == else_,
+            std::to_string(bytes) + " bytes go in " + std::to_string(found[0]) + " and " + std::to_string(found[1]) +
+                " chunks, not " + std::to_string(in_crowd) + " and " + std::to_string(else_));
+    };
+    expect(4 << 10, 1, 1);
+    expect(64 << 10, 1, 1);
+    expect((64 << 10) + 16, 2, 1);
+    expect(100'000, 2, 1);
+    expect(300'000, 2, 1);
+    expect(512 << 10, 2, 1);
+    expect(1 << 20, 4, 2);
+    expect((1 << 20) + 16, 5, 3);
+  }
 }
 
 }  // namespace
@@ -94,5 +125,6 @@ int main() {
   check(sched_setaffinity(0, sizeof(here), &here) == 0, "this thread cannot be bound to its core");
   look(Collective::kAllReduce, 64, 0, 1, 2);         // waits for both
   look(Collective::kBroadcast, 256 << 10, 1, 0, 2);  // waits for the root only
+  count_chunks();
   return g_failures == 0 ? 0 : 1;
 }
