@@ -6,8 +6,8 @@
 One thread steps two ranks in turn (tests/cpp/instructions_test.cc) under ``valgrind --tool=callgrind``, so a count does
 not depend on what else the machine does. It is that of both ranks together for one all-reduce, with the one look at a
 flag that a rank takes before it gives way to another on its core. It is counted in the installed engine. Counts hold
-for one compiler and its options: those of `pip install` by the version of g++ that is kept with them. Another version is
-no error, but then nothing is compared.
+for one compiler and its options: those of `pip install` by the version of g++ that is kept with them. Another version
+is no error, but then nothing is compared.
 """
 
 from __future__ import annotations
