@@ -1,7 +1,7 @@
 // What is different where ranks outnumber cores: whom a rank that waits in vain yields to, and how long chunks are.
 //
-// One thread plays one rank of three, whose peers have not come, and says for them on which cores they are. How long the
-// rank looks for them is seen from the time that its fastest round takes.
+// One thread plays one rank of three, whose peers have not come, and says for them on which cores they are. How long
+// the rank looks for them is seen from the time that its fastest round takes.
 
 #include <sched.h>
 
