@@ -233,12 +233,12 @@ def test_over_tcp(pair, count):
     xs = [numbers(count, 1), numbers(count, 2)]
     inputs = [x.copy() for x in xs]
     pair.together("exchange", xs)
-    assert all(np.array_equal(x, values) for x, values in zip(xs, inputs, strict=True))
+    assert all(np.array_equal(x, values) for x, values in zip(xs, reversed(inputs), strict=True))
     pair.together("send_one_way", xs)
-    assert all(np.array_equal(x, inputs[0]) for x in xs)
+    assert all(np.array_equal(x, inputs[1]) for x in xs)
     xs[1][:] = 0
     pair.together("ping_pong", xs)
-    assert all(np.array_equal(x, inputs[0]) for x in xs)
+    assert all(np.array_equal(x, inputs[1]) for x in xs)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ enum {
   kReceived = 512 << 10,  // bytes that a broadcast copies at once
   kBox = 512 << 10,       // bytes, for a batch of small calls
   kBoxes = 3,             // of a rank: the first is its own to fill, the others come from the peer
-  kWindow = 1 << 20,      // bytes of TCP under way: the more the kernel gets at once, the faster
-  kReceive = 128 << 10,   // bytes taken from the socket at once
+  kWindow = 2 << 20,      // bytes of TCP under way: the more the kernel gets at once, the faster
+  kReceive = 1 << 20,     // bytes taken from the socket at once
   kHuge = 2 << 20,
 };
 
@@ -38,7 +38,6 @@ typedef struct {
   char* flags[2];          // rank r writes flags[r], the first line for flag(), the others for meet()
   char* boxes[2][kBoxes];  // rank r works on boxes[r]
   char* buffers[2];        // as symmetric memory: rank r owns buffers[r]
-  char* scratch;           // of kReceive bytes
   uint64_t flag;
   long part;  // calls since the scene was set
   int rank;
@@ -72,12 +71,9 @@ State* open_state(int file, int socket, int rank, size_t capacity) {
   madvise(base, bytes, MADV_COLLAPSE);
 #endif
   State* s = calloc(1, sizeof *s);
-  char* scratch = aligned_alloc(4096, kReceive);
-  if (s == NULL || scratch == NULL) return NULL;
-  memset(scratch, 0, kReceive);
+  if (s == NULL) return NULL;
   s->memory = reserved;
   s->bytes = bytes + kHuge;
-  s->scratch = scratch;
   s->rank = rank;
   s->socket = socket;
   for (int r = 0; r < 2; ++r) {
@@ -90,7 +86,6 @@ State* open_state(int file, int socket, int rank, size_t capacity) {
 
 void close_state(State* s) {
   munmap(s->memory, s->bytes);
-  free(s->scratch);
   free(s);
 }
 
@@ -283,8 +278,8 @@ int receive(State* s, char* x, size_t bytes, long parts) {
   return 0;
 }
 
-// Moves `out` bytes of x to the other rank, and `in` bytes from there to where `to` points or, without it, nowhere.
-static int stream(State* s, const char* x, size_t out, char* to, size_t in) {
+// Moves `out` bytes of x to the other rank, and `in` bytes from there to x.
+static int stream(State* s, char* x, size_t out, size_t in) {
   size_t sent = 0, got = 0;
   for (int looks = 0; sent < out || got < in; relax(&looks)) {
     // In an exchange what came tells how far the other rank is.
@@ -298,8 +293,10 @@ static int stream(State* s, const char* x, size_t out, char* to, size_t in) {
         return errno;
       }
     }
-    if (got < in) {
-      const ssize_t n = recv(s->socket, to ? to + got : s->scratch, smaller(in - got, kReceive), MSG_DONTWAIT);
+    // What has not left yet must not be overwritten.
+    const size_t room = out > 0 ? smaller(in, sent) - got : in - got;
+    if (room > 0) {
+      const ssize_t n = recv(s->socket, x + got, smaller(room, kReceive), MSG_DONTWAIT);
       if (n > 0) {
         got += (size_t)n;
         looks = 0;
@@ -313,22 +310,22 @@ static int stream(State* s, const char* x, size_t out, char* to, size_t in) {
   return 0;
 }
 
-// TCP: all of x to the other rank, while as much comes from there.
+// TCP: all of x to the other rank, while as much comes from there, into x. An all-reduce in place moves no less.
 int exchange(State* s, char* x, size_t bytes, long parts) {
   (void)parts;
-  return stream(s, x, bytes, NULL, bytes);
+  return stream(s, x, bytes, bytes);
 }
 
 // TCP: x from rank 0 to rank 1 and back.
 int ping_pong(State* s, char* x, size_t bytes, long parts) {
   (void)parts;
-  const int error = s->rank == 0 ? stream(s, x, bytes, NULL, 0) : stream(s, x, 0, x, bytes);
+  const int error = s->rank == 0 ? stream(s, x, bytes, 0) : stream(s, x, 0, bytes);
   if (error != 0) return error;
-  return s->rank == 0 ? stream(s, x, 0, x, bytes) : stream(s, x, bytes, NULL, 0);
+  return s->rank == 0 ? stream(s, x, 0, bytes) : stream(s, x, bytes, 0);
 }
 
 // TCP: x of rank 0 to rank 1.
 int send_one_way(State* s, char* x, size_t bytes, long parts) {
   (void)parts;
-  return s->rank == 0 ? stream(s, x, bytes, NULL, 0) : stream(s, x, 0, x, bytes);
+  return s->rank == 0 ? stream(s, x, bytes, 0) : stream(s, x, 0, bytes);
 }

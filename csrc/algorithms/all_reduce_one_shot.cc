@@ -12,6 +12,7 @@
 //
 // Source: the "one-shot" kernel of NVIDIA's and Microsoft's custom all-reduces (MSCCL++); in MPI literature "linear".
 
+#include <algorithm>
 #include <vector>
 
 #include "core/algorithm.h"
@@ -28,7 +29,9 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   if (topology.all_mapped()) {
     return link.latency_us + peers * bytes / model.shared_bytes_per_us;
   }
-  return link.latency_us * (1 + 0.3 * (peers - 1)) + peers * bytes / link.bytes_per_us;
+  // The ranks meet for each further segment.
+  const double meetings = std::max(0.0, bytes / static_cast<double>(Limits().exchange_bytes()) - 1);
+  return link.latency_us * (1 + 0.3 * (peers - 1) + meetings) + peers * bytes / link.bytes_per_us;
 }
 
 Schedule build_mapped(const Problem& problem, const Topology& topology, const Limits& limits) {
@@ -63,7 +66,7 @@ Schedule build_mapped(const Problem& problem, const Topology& topology, const Li
 
 Schedule build_message(const Problem& problem, const Topology& topology, const Limits& limits) {
   const int me = topology.rank;
-  const std::int64_t segment = limits.segment_bytes / problem.element() * problem.element();
+  const std::int64_t segment = limits.exchange_bytes() / problem.element() * problem.element();
   ScheduleBuilder b;
   const std::int64_t slot = std::min(segment, problem.bytes());
   const std::int64_t received = b.scratch(slot * topology.size);

@@ -9,6 +9,8 @@
 //
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 
+#include <algorithm>
+
 #include "core/algorithm.h"
 
 namespace collectives {
@@ -21,8 +23,11 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   const double share = static_cast<double>(topology.size - 1) / topology.size;
   // Every byte that goes over a mapped link is copied into a cell and out of it.
   const double copies = topology.all_mapped() ? 2.0 : 1.0;
-  return 2 * (topology.size - 1) * link.latency_us * copies +
-         2 * share * static_cast<double>(problem.bytes()) * copies / link.bytes_per_us;
+  const auto bytes = static_cast<double>(problem.bytes());
+  // A step begins when a segment of the one before is there.
+  const double segment = std::min(bytes / topology.size, static_cast<double>(Limits().segment_bytes));
+  const int steps = 2 * (topology.size - 1);
+  return (steps * link.latency_us + ((steps - 1) * segment + 2 * share * bytes) / link.bytes_per_us) * copies;
 }
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {

@@ -146,13 +146,13 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   const auto reduce = [&](const Chunk& c) { boxes.reduce(c); };
   const auto drain = [&](const Chunk& c) { boxes.drain(c); };
   if (limits.slots > 2) {  // three chunks are in their slots at a time
-    b.for_chunks_in_stages(problem.bytes(), chunk, {fill, reduce, drain});
+    b.for_chunks_in_stages(problem.bytes(), chunk, {{0, fill}, {1, reduce}, {2, drain}});
   } else {
-    b.for_chunks_in_stages(problem.bytes(), chunk, {[&](const Chunk& c) {
-                             fill(c);
-                             reduce(c);
-                             drain(c);
-                           }});
+    b.for_chunks(problem.bytes(), chunk, 1, [&](const Chunk& c) {
+      fill(c);
+      reduce(c);
+      drain(c);
+    });
   }
   return b.build();
 }
@@ -191,58 +191,102 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
   return schedule;
 }
 
-Schedule build_message(const Problem& problem, const Topology& topology, const Limits& limits) {
-  const int me = topology.rank;
-  const int size = topology.size;
-  const std::int64_t unit = problem.element();
-  const std::int64_t segment = limits.segment_bytes / unit * unit;
-  ScheduleBuilder b;
-  const auto part = [&](int r) { return part_of(problem.bytes(), unit, size, r); };
-  // Sends cost nothing until the link has room, so all contributions are posted at once.
-  for (int i = 1; i < size; ++i) {
-    const int to = (me + i) % size;
-    const Part theirs = part(to);
-    if (theirs.bytes > 0) {
-      b.for_chunks(theirs.bytes, segment, 0,
-                   [&](const Chunk& c) { b.send(to, input(theirs.offset + c.offset, c.stride), c.bytes); });
+// The stages of a chunk's way over links.
+class Messages {
+ public:
+  Messages(ScheduleBuilder& b, const Problem& problem, const Topology& topology, std::int64_t chunk_bytes)
+      : b_(b), element_(problem.element()), me_(topology.rank), size_(topology.size) {
+    if (size_ > 2) {
+      // Of the shorter chunk at the end the own part may be the longest.
+      const auto own = [&](std::int64_t bytes) { return part_of(bytes, element_, size_, me_).bytes; };
+      slot_ = std::max(own(std::min(chunk_bytes, problem.bytes())), own(problem.bytes() % chunk_bytes));
+      received_ = b_.scratch(slot_ * size_);
     }
   }
-  const Part mine = part(me);
-  if (size == 2 && mine.bytes > 0) {
-    // What arrives is reduced as it arrives.
-    const int other = 1 - me;
-    b.for_chunks(mine.bytes, segment, 0, [&](const Chunk& c) {
-      const Operand sum = output(mine.offset + c.offset, c.stride);
-      b.receive_reduce(other, input(mine.offset + c.offset, c.stride), sum, c.bytes, true, me == 0).await();
-      b.send(other, sum, c.bytes);
-    });
-  } else if (mine.bytes > 0) {
-    const std::int64_t slot = std::min(segment, mine.bytes);
-    const std::int64_t received = b.scratch(slot * size);
-    b.for_chunks(mine.bytes, segment, 0, [&](const Chunk& c) {
+
+  // What belongs to others goes to them.
+  void contribute(const Chunk& c) {
+    each_other([&](int r, const Part& theirs) { b_.send(r, input(c.offset + theirs.offset, c.stride), theirs.bytes); },
+               c);
+  }
+
+  // The contributions of the others to the own part.
+  void gather(const Chunk& c) {
+    const Part mine = part(c, me_);
+    if (mine.bytes == 0) {
+      return;
+    }
+    if (size_ == 2) {  // what arrives is reduced as it arrives
+      b_.receive_reduce(1 - me_, input(c.offset + mine.offset, c.stride), output(c.offset + mine.offset, c.stride),
+                        mine.bytes, true, me_ == 0);
+    } else {
+      for (int i = 1; i < size_; ++i) {
+        const int r = (me_ + i) % size_;
+        b_.receive(r, scratch_at(received_ + r * slot_), mine.bytes);
+      }
+    }
+    b_.await();
+  }
+
+  // The sum of the own part goes to the others.
+  void publish(const Chunk& c) {
+    const Part mine = part(c, me_);
+    if (mine.bytes == 0) {
+      return;
+    }
+    const Operand sum = output(c.offset + mine.offset, c.stride);
+    if (size_ > 2) {
       std::vector<Operand> sources;
-      for (int r = 0; r < size; ++r) {
-        if (r == me) {
-          sources.push_back(input(mine.offset + c.offset, c.stride));
-        } else {
-          b.receive(r, scratch_at(received + r * slot), c.bytes);
-          sources.push_back(scratch_at(received + r * slot));
-        }
+      for (int r = 0; r < size_; ++r) {
+        sources.push_back(r == me_ ? input(c.offset + mine.offset, c.stride) : scratch_at(received_ + r * slot_));
       }
-      b.await().reduce(sources, {output(mine.offset + c.offset, c.stride)}, c.bytes, true);
-      for (int i = 1; i < size; ++i) {
-        b.send((me + i) % size, output(mine.offset + c.offset, c.stride), c.bytes);
-      }
-    });
-  }
-  for (int i = 1; i < size; ++i) {
-    const int from = (me + size - i) % size;
-    const Part theirs = part(from);
-    if (theirs.bytes > 0) {
-      b.for_chunks(theirs.bytes, segment, 0,
-                   [&](const Chunk& c) { b.receive(from, output(theirs.offset + c.offset, c.stride), c.bytes); });
+      b_.reduce(sources, {sum}, mine.bytes, true);
+    }
+    for (int i = 1; i < size_; ++i) {
+      b_.send((me_ + i) % size_, sum, mine.bytes);
     }
   }
+
+  // The sums of the others' parts.
+  void collect(const Chunk& c) {
+    each_other(
+        [&](int r, const Part& theirs) { b_.receive(r, output(c.offset + theirs.offset, c.stride), theirs.bytes); }, c);
+  }
+
+ private:
+  Part part(const Chunk& c, int rank) const { return part_of(c.bytes, element_, size_, rank); }
+
+  template <class Body>
+  void each_other(const Body& body, const Chunk& c) const {
+    for (int i = 1; i < size_; ++i) {
+      const int r = (me_ + i) % size_;  // everyone starts with another peer, so that no rank is flooded first
+      if (const Part theirs = part(c, r); theirs.bytes > 0) {
+        body(r, theirs);
+      }
+    }
+  }
+
+  ScheduleBuilder& b_;
+  std::int64_t element_;
+  int me_;
+  int size_;
+  std::int64_t slot_ = 0;  // bytes of a contribution
+  std::int64_t received_ = 0;
+};
+
+Schedule build_message(const Problem& problem, const Topology& topology, const Limits& limits) {
+  ScheduleBuilder b;
+  const std::int64_t chunk = limits.exchange_bytes() / problem.element() * problem.element() * topology.size;
+  Messages messages(b, problem, topology, chunk);
+  // In a round, ranks give each other the sums of one chunk and their contributions to the next. Of two ranks both wait
+  // for what the other sends in this very round: the fewer bytes are under way, the more of them stay in caches. More
+  // ranks wait for what was sent in the round before: while they reduce, nothing else would be under way.
+  const int late = topology.size > 2 ? 1 : 0;
+  b.for_chunks_in_stages(problem.bytes(), chunk,
+                         {{1 + late, [&](const Chunk& c) { messages.publish(c); }},
+                          {0, [&](const Chunk& c) { messages.contribute(c); }},
+                          {1 + 2 * late, [&](const Chunk& c) { messages.collect(c); }},
+                          {late, [&](const Chunk& c) { messages.gather(c); }}});
   b.await();
   return b.build_messages();
 }

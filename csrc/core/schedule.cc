@@ -168,21 +168,21 @@ ScheduleBuilder& ScheduleBuilder::for_chunks(std::int64_t bytes, std::int64_t ch
 }
 
 ScheduleBuilder& ScheduleBuilder::for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes,
-                                                       const std::vector<std::function<void(const Chunk&)>>& stages) {
+                                                       const std::vector<Stage>& stages) {
   assert(chunk_bytes > 0 && !stages.empty());
   const std::int64_t total = std::max<std::int64_t>(1, (bytes + chunk_bytes - 1) / chunk_bytes);
   const std::int64_t full = bytes / chunk_bytes;
-  const auto depth = static_cast<std::int64_t>(stages.size());
+  const std::int64_t depth = 1 + std::max_element(stages.begin(), stages.end(), [](const Stage& a, const Stage& b) {
+                                   return a.lag < b.lag;
+                                 })->lag;
   const std::int64_t first = schedule_.chunks;
   schedule_.chunks = first + total;
-  // Round k: chunk k enters the first stage, chunk k - 1 the second, and so on.
   const auto round = [&](std::int64_t k, std::int64_t stride) {
-    for (std::int64_t stage = 0; stage < depth; ++stage) {
-      const std::int64_t chunk = k - stage;
+    for (const Stage& stage : stages) {
+      const std::int64_t chunk = k - stage.lag;
       if (chunk >= 0 && chunk < total) {
         const std::int64_t offset = chunk * chunk_bytes;
-        stages[stage](
-            {static_cast<std::int32_t>(first + chunk), offset, std::min(chunk_bytes, bytes - offset), stride});
+        stage.work({static_cast<std::int32_t>(first + chunk), offset, std::min(chunk_bytes, bytes - offset), stride});
       }
     }
   };

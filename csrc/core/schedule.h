@@ -114,6 +114,9 @@ struct Limits {
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
   // readers at once may take the whole slot instead: the fewer meetings, the better.
   std::int64_t stage_bytes() const { return std::min(slot_bytes, most_stage_bytes); }
+
+  // What two ranks give each other at a time over a link: each system call costs, and none waits for another hop.
+  std::int64_t exchange_bytes() const { return 2 * segment_bytes; }
 };
 
 // One piece of a longer range, for algorithms that work chunk by chunk. Inside a loop the piece of iteration i is the
@@ -150,13 +153,16 @@ class ScheduleBuilder {
   ScheduleBuilder& for_chunks(std::int64_t bytes, std::int64_t chunk_bytes, int unrolled,
                               const std::function<void(const Chunk&)>& body, int unrolled_last = 0);
 
-  // The same for work in stages, as a pipeline: in each round stage 0 takes up a chunk, and stage i the chunk of i
-  // rounds before, so that what one stage waits for happens while the others are busy. The first stages.size() rounds
-  // are written out, and so are those in which a stage has no chunk or the shorter one; the others share one body of a
-  // loop. A slot is in use for as many rounds as there are stages between the one that fills it and the one that reads
-  // it last: Limits::slots must be no fewer.
-  ScheduleBuilder& for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes,
-                                        const std::vector<std::function<void(const Chunk&)>>& stages);
+  // The same for work in stages, as a pipeline: in round k each stage, in the order given, takes up the chunk of `lag`
+  // rounds before, chunk k - lag, so that what one stage waits for happens while the others are busy. The first rounds,
+  // up to the one in which all stages have a chunk, are written out, and so are those in which a stage has no chunk or
+  // the shorter one; the others share one body of a loop. Where chunks go through slots, each is in use for one round
+  // more than the greatest lag: Limits::slots must be no fewer.
+  struct Stage {
+    int lag;
+    std::function<void(const Chunk&)> work;
+  };
+  ScheduleBuilder& for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes, const std::vector<Stage>& stages);
 
   // Reserves private memory and returns its offset.
   std::int64_t scratch(std::int64_t bytes);

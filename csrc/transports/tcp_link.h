@@ -142,7 +142,7 @@ class TcpLink : public Link {
     std::byte bytes[kBytes];
   };
   using InputBuffer = Aligned<64 << 10>;
-  using Bounce = Aligned<128 << 10>;
+  using Bounce = Aligned<512 << 10>;
   std::unique_ptr<InputBuffer> in_;
   std::size_t in_bytes_ = 0;
   bool long_awaited_ = false;       // some stream waits for a long message

@@ -17,7 +17,7 @@ using wire::FrameType;
 // many small frames go out with one call, and the request is done at once.
 constexpr std::int64_t kPackBytes = 2048;
 constexpr std::size_t kOutBytes = 32 << 10;  // packed before a call
-constexpr std::int64_t kMaxFrame = wire::kWindowBytes;
+constexpr std::int64_t kMaxFrame = 1 << 20;
 constexpr std::int64_t kMaxFrameShared = 64 << 10;  // when several streams have something to send
 // A frame shorter than this waits for more credit, unless it is the end of its message.
 constexpr std::int64_t kLeastFrame = 16 << 10;

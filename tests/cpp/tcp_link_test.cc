@@ -62,25 +62,26 @@ struct Ends {
 };
 
 void flow_control() {
+  constexpr std::int64_t kLong = wire::kWindowBytes + (512 << 10);
   Ends e(unix_pair());
   const auto& b_link = static_cast<TcpLink&>(*e.b);
-  Single a(1, 1 << 20, 0), b(1, 0, 1 << 20);
+  Single a(1, kLong, 0), b(1, 0, kLong);
   e.a->open(a.stream);
   step(*e.a, *e.b);
-  CHECK(a.send.remaining == (1 << 20) - wire::kEagerBytes, "%ld", static_cast<long>(a.send.remaining));
+  CHECK(a.send.remaining == kLong - wire::kEagerBytes, "%ld", static_cast<long>(a.send.remaining));
   CHECK(b_link.unknown_streams() == 1);
   b.stream.receives.clear();  // open, but nothing posted
   e.b->open(b.stream);
   CHECK(b.stream.peer_seen && b.stream.peer_signature == a.stream.signature && b_link.unknown_streams() == 0);
   step(*e.a, *e.b);
-  CHECK(a.send.remaining == (1 << 20) - wire::kWindowBytes);
+  CHECK(a.send.remaining == kLong - wire::kWindowBytes);
   b.stream.receives.push_back(&b.receive);
   step(*e.a, *e.b);
   CHECK(a.send.done && b.receive.done && b.in == a.out && a.stream.peer_seen);
-  CHECK(e.a->bytes_sent == 1 << 20);
+  CHECK(e.a->bytes_sent == kLong);
 
   // A tiny message overtakes a long one that waits; a long one that goes on does not block it either.
-  Single long_a(2, 1 << 20, 0), tiny_a(3, 8, 0), tiny_b(3, 0, 8);
+  Single long_a(2, kLong, 0), tiny_a(3, 8, 0), tiny_b(3, 0, 8);
   e.a->open(long_a.stream);
   e.a->open(tiny_a.stream);
   e.b->open(tiny_b.stream);
@@ -154,12 +155,11 @@ void running_ahead() {
   std::printf("ok running ahead\n");
 }
 
-// An exchange of 8 bytes puts one frame on the wire in each direction and nothing else.
 // What a rank keeps of long messages that it has not asked for stays bounded, and all arrive once it does.
 void running_ahead_with_much() {
   Ends e(tcp_pair());
-  constexpr int kStreams = 160;
-  constexpr std::int64_t kBytes = 600 << 10;
+  constexpr int kStreams = 100;
+  constexpr std::int64_t kBytes = wire::kEagerBytes + (88 << 10);
   std::deque<Single> ahead;
   for (std::uint64_t i = 1; i <= kStreams; ++i) {
     e.a->open(ahead.emplace_back(i, kBytes, 0).stream);
@@ -189,6 +189,7 @@ void running_ahead_with_much() {
   }
 }
 
+// An exchange of 8 bytes puts one frame on the wire in each direction and nothing else.
 void one_frame() {
   const auto [fd, raw] = unix_pair();
   auto link = make_tcp_link(fd, 1);
