@@ -29,9 +29,9 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   if (topology.all_mapped()) {
     return link.latency_us + peers * bytes / model.shared_bytes_per_us;
   }
-  // The ranks meet for each further segment.
+  // The ranks meet again for each further segment, and wait for the one that took longest to reduce the last.
   const double meetings = std::max(0.0, bytes / static_cast<double>(Limits().exchange_bytes()) - 1);
-  return link.latency_us * (1 + 0.3 * (peers - 1) + meetings) + peers * bytes / link.bytes_per_us;
+  return link.latency_us * (1 + 0.3 * (peers - 1) + 1.5 * meetings) + peers * bytes / link.bytes_per_us;
 }
 
 Schedule build_mapped(const Problem& problem, const Topology& topology, const Limits& limits) {
