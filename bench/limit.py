@@ -67,7 +67,8 @@ def limit_us(
     - symmetric memory: 2L + push, or L + reduce_all if that is less;
     - broadcast, shared memory: L + receive, one copy by the receiver from the root's cache; in memory update,
       for the cores can share the work;
-    - all_reduce, TCP: exchange, or half of ping_pong if that is less; broadcast, TCP: send_one_way.
+    - all_reduce, TCP: exchange, in place as all_reduce is, or half of ping_pong if that is less; broadcast, TCP:
+      send_one_way.
 
     These are the lower bounds of docs/performance.md. They hold for calls that wait for each other: in back-to-back
     broadcasts the root can be ahead.

@@ -25,6 +25,7 @@ from pool import Pools
 SIZES = range(1, 9)
 GROUPS = [(1, "local")] + [(n, t) for t in ("local", "shm", "tcp") for n in SIZES if n > 1]
 INLINE, STAGE, SEGMENT = 40, 128 << 10, 512 << 10  # bytes: where the algorithms change their ways
+EXCHANGE, WINDOW = 1 << 20, 4 << 20  # bytes: what ranks give each other at a time over TCP, and may have under way
 
 
 @pytest.fixture(scope="module", params=GROUPS, ids=lambda g: f"{g[1]}-{g[0]}")
@@ -71,13 +72,15 @@ def test_every_root(group: Any) -> None:
 def test_at_the_borders_of_boxes(group: Any) -> None:
     kinds = [("float32", "sum"), ("bfloat16", "avg"), ("uint8", "max"), ("int64", "prod")]
 
+    borders = [SEGMENT, EXCHANGE] if group.transport == "tcp" else [STAGE, SEGMENT]
+
     def sizes(dtype: str) -> list[int]:
-        return around(dtype, [STAGE, SEGMENT])
+        return around(dtype, borders)
 
     cases = matrix(group, sizes, kinds)
     # Everything for one type; of the others every third case, another one in each group.
     cases = [c for i, c in enumerate(cases) if c.dtype == "float32" or (i + group.size) % 3 == 0]
-    judge(group, cases, SEGMENT + 1)
+    judge(group, cases, borders[-1] + 1)
 
 
 def test_large(group: Any) -> None:
@@ -91,7 +94,10 @@ def test_large(group: Any) -> None:
     chosen = [case for same in by_algorithm.values() for case in rng.sample(same, 1 if few else 3)]
     judge(group, chosen, 300_007)
     if not few:
-        judge(group, matrix(group, lambda _: [1_000_003], [("float32", "sum")]), 1_000_003)
+        # Parts of EXCHANGE, but that the last one is longer, since the others end where cache lines do; and more than
+        # may be under way.
+        count = max(WINDOW // 4 + 3, group.size * EXCHANGE // 4 - 1)
+        judge(group, matrix(group, lambda _: [count], [("float32", "sum")]), count)
 
 
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])

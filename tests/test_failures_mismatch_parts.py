@@ -10,7 +10,7 @@ import pytest
 from pool import Pools
 from test_failures_mismatch import AT_ONCE, Arrays, Kinds, Side, all_reduce, contradict, judge, ones
 
-LARGE = 3 << 18  # elements, 3 MiB; two and three ranks have equal parts of it
+LARGE = 3 << 19  # elements, 6 MiB; two and three ranks have equal parts of it
 
 
 def side(collective: str, arrays: Arrays, **more: Any) -> Side:
@@ -50,7 +50,7 @@ def uneven(count: int, first: int) -> Side:
 # Two and three ranks. Where lengths are not told, each has the same part of the whole.
 KINDS: Kinds = {
     "reduce_scatter length": (reduce_scatter(6), reduce_scatter(12), ["6", "12", "part 0"]),
-    "reduce_scatter 24 bytes against 3 MiB": (reduce_scatter(6), reduce_scatter(LARGE), ["6", str(LARGE)]),
+    "reduce_scatter 24 bytes against 6 MiB": (reduce_scatter(6), reduce_scatter(LARGE), ["6", str(LARGE)]),
     "reduce_scatter large lengths": (reduce_scatter(LARGE), reduce_scatter(LARGE + 6), [str(LARGE), str(LARGE + 6)]),
     "reduce_scatter nothing": (reduce_scatter(0), reduce_scatter(6), ["0", "6"]),
     "reduce_scatter rows": (

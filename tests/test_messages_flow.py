@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pool import LIMIT, Pools
-from test_messages import CELL, GROUPS, WINDOW, pattern
+from test_messages import CELL, GROUPS, pattern
 
 AHEAD = 2048  # messages that may wait for a receiver
 
@@ -120,7 +120,7 @@ def traffic(comm: Any, seed: int) -> None:
     other = comm.new_group([*range(1, comm.size), 0])  # the same ranks by other numbers
     own = random.Random(seed * 100 + comm.rank)
     shared = random.Random(seed)
-    sizes = [0, 1, 100, CELL - 1, CELL, CELL + 1, 200_000, WINDOW + 1]
+    sizes = [0, 1, 100, CELL - 1, CELL, CELL + 1, 200_000, 4 * CELL + 1]
     lanes: list[list[Any]] = []
     for group in (comm, other):
         for source in range(comm.size):

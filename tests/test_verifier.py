@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -158,6 +158,35 @@ def test_every_mutant_of_the_pipeline_is_rejected() -> None:
         limits = {**TINY, "slots": 4}
         survivors, mutants = _core._survivors("all_reduce", "two_shot", size, count=count, **limits, repeats=3)
         assert not survivors, (size, count, survivors[:3])
+        total += mutants
+    assert total > 0
+
+
+def chunks_over_links(size: int) -> Iterator[int]:
+    """Numbers of float32 for which two_shot over links, with TINY, has full chunks in its loop and others around it."""
+    chunk = 2 * TINY["segment_bytes"] // 4 * size
+    for chunks in (4, 5, 8):
+        yield from (chunk * chunks - 1, chunk * chunks, chunk * chunks + 5)
+
+
+def two_shot_over_links(sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
+    for size in sizes:
+        for hosts in (list(range(size)), [r % 2 for r in range(size)]):
+            if len(set(hosts)) > 1:
+                yield from ({"size": size, "hosts": hosts, "count": count} for count in chunks_over_links(size))
+
+
+def test_the_pipeline_over_links_is_right() -> None:
+    for case in two_shot_over_links((2, 3, 4, 5, 8)):
+        for in_place in (False, True):
+            check("all_reduce", "two_shot", **case, **TINY, in_place=in_place, dtype="float32")
+
+
+def test_every_mutant_of_the_pipeline_over_links_is_rejected() -> None:
+    total = 0
+    for case in two_shot_over_links((2, 3, 4)):
+        survivors, mutants = _core._survivors("all_reduce", "two_shot", **case, **TINY, repeats=2)
+        assert not survivors, (case, survivors[:3])
         total += mutants
     assert total > 0
 

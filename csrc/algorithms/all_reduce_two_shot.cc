@@ -13,7 +13,9 @@
 //
 // symmetric, mapped: push. Each rank reduces its part straight from all inputs and stores the result into all outputs.
 //
-// message: contributions are sent, reduced from scratch memory segment by segment, and results sent back.
+// message: contributions are sent, reduced as they arrive (two ranks) or from scratch memory, and results sent back.
+// Longer buffers go chunk by chunk, so that nothing is fetched from memory twice; the results of one chunk travel with
+// the contributions to the next.
 //
 // Source: reduce-scatter by direct exchange plus all-gather (Rabenseifner 2004); the name is MSCCL++'s. The migrating
 // boxes are this library's.
@@ -196,18 +198,24 @@ class Messages {
  public:
   Messages(ScheduleBuilder& b, const Problem& problem, const Topology& topology, std::int64_t chunk_bytes)
       : b_(b), element_(problem.element()), me_(topology.rank), size_(topology.size) {
+    for (int i = 1; i < size_; ++i) {
+      others_.push_back((me_ + i) % size_);  // everyone starts with another peer, so that no rank is flooded first
+    }
     if (size_ > 2) {
       // Of the shorter chunk at the end the own part may be the longest.
       const auto own = [&](std::int64_t bytes) { return part_of(bytes, element_, size_, me_).bytes; };
       slot_ = std::max(own(std::min(chunk_bytes, problem.bytes())), own(problem.bytes() % chunk_bytes));
-      received_ = b_.scratch(slot_ * size_);
+      received_ = b_.scratch(slot_ * (size_ - 1));
     }
   }
 
   // What belongs to others goes to them.
   void contribute(const Chunk& c) {
-    each_other([&](int r, const Part& theirs) { b_.send(r, input(c.offset + theirs.offset, c.stride), theirs.bytes); },
-               c);
+    for (const int r : others_) {
+      if (const Part theirs = part(c, r); theirs.bytes > 0) {
+        b_.send(r, input(c.offset + theirs.offset, c.stride), theirs.bytes);
+      }
+    }
   }
 
   // The contributions of the others to the own part.
@@ -217,12 +225,11 @@ class Messages {
       return;
     }
     if (size_ == 2) {  // what arrives is reduced as it arrives
-      b_.receive_reduce(1 - me_, input(c.offset + mine.offset, c.stride), output(c.offset + mine.offset, c.stride),
+      b_.receive_reduce(others_[0], input(c.offset + mine.offset, c.stride), output(c.offset + mine.offset, c.stride),
                         mine.bytes, true, me_ == 0);
     } else {
-      for (int i = 1; i < size_; ++i) {
-        const int r = (me_ + i) % size_;
-        b_.receive(r, scratch_at(received_ + r * slot_), mine.bytes);
+      for (const int r : others_) {
+        b_.receive(r, contribution(r), mine.bytes);
       }
     }
     b_.await();
@@ -238,38 +245,35 @@ class Messages {
     if (size_ > 2) {
       std::vector<Operand> sources;
       for (int r = 0; r < size_; ++r) {
-        sources.push_back(r == me_ ? input(c.offset + mine.offset, c.stride) : scratch_at(received_ + r * slot_));
+        sources.push_back(r == me_ ? input(c.offset + mine.offset, c.stride) : contribution(r));
       }
       b_.reduce(sources, {sum}, mine.bytes, true);
     }
-    for (int i = 1; i < size_; ++i) {
-      b_.send((me_ + i) % size_, sum, mine.bytes);
+    for (const int r : others_) {
+      b_.send(r, sum, mine.bytes);
     }
   }
 
   // The sums of the others' parts.
   void collect(const Chunk& c) {
-    each_other(
-        [&](int r, const Part& theirs) { b_.receive(r, output(c.offset + theirs.offset, c.stride), theirs.bytes); }, c);
+    for (const int r : others_) {
+      if (const Part theirs = part(c, r); theirs.bytes > 0) {
+        b_.receive(r, output(c.offset + theirs.offset, c.stride), theirs.bytes);
+      }
+    }
   }
 
  private:
   Part part(const Chunk& c, int rank) const { return part_of(c.bytes, element_, size_, rank); }
 
-  template <class Body>
-  void each_other(const Body& body, const Chunk& c) const {
-    for (int i = 1; i < size_; ++i) {
-      const int r = (me_ + i) % size_;  // everyone starts with another peer, so that no rank is flooded first
-      if (const Part theirs = part(c, r); theirs.bytes > 0) {
-        body(r, theirs);
-      }
-    }
-  }
+  // Where that of rank r is kept until all are there.
+  Operand contribution(int r) const { return scratch_at(received_ + (r < me_ ? r : r - 1) * slot_); }
 
   ScheduleBuilder& b_;
   std::int64_t element_;
   int me_;
   int size_;
+  std::vector<int> others_;
   std::int64_t slot_ = 0;  // bytes of a contribution
   std::int64_t received_ = 0;
 };
@@ -281,7 +285,7 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
   // In a round, ranks give each other the sums of one chunk and their contributions to the next. Of two ranks both wait
   // for what the other sends in this very round: the fewer bytes are under way, the more of them stay in caches. More
   // ranks wait for what was sent in the round before: while they reduce, nothing else would be under way.
-  const int late = topology.size > 2 ? 1 : 0;
+  const int late = topology.size > 2 ? 1 : 0;  // rounds
   b.for_chunks_in_stages(problem.bytes(), chunk,
                          {{1 + late, [&](const Chunk& c) { messages.publish(c); }},
                           {0, [&](const Chunk& c) { messages.contribute(c); }},

@@ -170,6 +170,7 @@ ScheduleBuilder& ScheduleBuilder::for_chunks(std::int64_t bytes, std::int64_t ch
 ScheduleBuilder& ScheduleBuilder::for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes,
                                                        const std::vector<Stage>& stages) {
   assert(chunk_bytes > 0 && !stages.empty());
+  assert(std::all_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.lag >= 0; }));
   const std::int64_t total = std::max<std::int64_t>(1, (bytes + chunk_bytes - 1) / chunk_bytes);
   const std::int64_t full = bytes / chunk_bytes;
   const std::int64_t depth = 1 + std::max_element(stages.begin(), stages.end(), [](const Stage& a, const Stage& b) {

@@ -115,7 +115,7 @@ struct Limits {
   // readers at once may take the whole slot instead: the fewer meetings, the better.
   std::int64_t stage_bytes() const { return std::min(slot_bytes, most_stage_bytes); }
 
-  // What two ranks give each other at a time over a link: each system call costs, and none waits for another hop.
+  // What two ranks give each other at a time over a link, where no third one waits for a piece of it to pass on.
   std::int64_t exchange_bytes() const { return 2 * segment_bytes; }
 };
 

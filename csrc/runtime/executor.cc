@@ -8,8 +8,9 @@
 namespace collectives {
 namespace {
 
-// Larger scratch areas, and more, are not kept for later calls, which may need none.
-constexpr std::size_t kKeepScratchBytes = 4 << 20;
+// Larger scratch areas, and more, are not kept for later calls, which may need none. What the other ranks of 8 give one
+// at a time over links (Limits::exchange_bytes) is smaller.
+constexpr std::size_t kKeepScratchBytes = 8 << 20;
 constexpr std::size_t kKeepScratch = 4;
 constexpr std::size_t kKeepStreams = 64;
 // A call is recorded when it first has to wait, and before any step that is longer than this, or that uses a link:

@@ -16,8 +16,7 @@ using wire::FrameType;
 // Payloads up to this size are copied behind their header: that is cheaper than another entry for the kernel, it lets
 // many small frames go out with one call, and the request is done at once.
 constexpr std::int64_t kPackBytes = 2048;
-constexpr std::size_t kOutBytes = 32 << 10;  // packed before a call
-constexpr std::int64_t kMaxFrame = 1 << 20;
+constexpr std::size_t kOutBytes = 32 << 10;         // packed before a call
 constexpr std::int64_t kMaxFrameShared = 64 << 10;  // when several streams have something to send
 // A frame shorter than this waits for more credit, unless it is the end of its message.
 constexpr std::int64_t kLeastFrame = 16 << 10;
@@ -135,7 +134,7 @@ bool TcpLink::fill() {
   }
   bool big = false;
   if (senders > 0) {
-    while (out_.size() < kOutBytes && !big && fill_turn(senders > 1 ? kMaxFrameShared : kMaxFrame, &big)) {
+    while (out_.size() < kOutBytes && !big && fill_turn(senders > 1 ? kMaxFrameShared : wire::kMaxFrameBytes, &big)) {
     }
   }
   if (out_.empty() && streams_taken_ - taken_announced_ >= kTakenStep) {

@@ -35,7 +35,7 @@ T get(const std::byte* in, std::size_t offset) {
 bool length_is_valid(FrameType type, std::uint32_t length) {
   switch (type) {
     case FrameType::kData:
-      return length > 0 && length <= static_cast<std::uint32_t>(kWindowBytes);
+      return length > 0 && length <= static_cast<std::uint32_t>(kMaxFrameBytes);
     case FrameType::kAbort:
       return length <= kMaxReportBytes;
     default:

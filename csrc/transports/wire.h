@@ -29,12 +29,15 @@ inline constexpr std::uint32_t kMagic = 0x31434c43;  // "CLC1"
 inline constexpr std::size_t kHeaderBytes = 56;
 
 // What a sender may have in flight of one stream: before, and after, it knows that the peer has opened the stream.
-// Much at once is fast: an exchange of 512 KiB takes twice as long in pieces of 64 KiB, and ranks that give each other
-// Limits::exchange_bytes() at a time have twice that under way. But streams that the peer has not opened fill its
-// memory, so of those only some may begin with much, see kAheadBytes.
+// Much at once is fast: an exchange of 512 KiB takes twice as long in pieces of 64 KiB. Ranks that give each other
+// Limits::exchange_bytes() at a time have two to four times that under way. But streams that the peer has not opened
+// fill its memory, so of those only some may begin with much, see kAheadBytes.
 inline constexpr std::int64_t kWindowBytes = 4 << 20;
 inline constexpr std::int64_t kEagerBytes = 1 << 20;
 inline constexpr std::int64_t kEagerMessageBytes = 64 << 10;
+// The longest frame of data: no other stream gets a turn within one.
+inline constexpr std::int64_t kMaxFrameBytes = 1 << 20;
+static_assert(kEagerBytes <= kMaxFrameBytes && kMaxFrameBytes <= kWindowBytes);
 
 inline std::int64_t eager_bytes(std::uint32_t communicator) {
   return (communicator & kMessageBit) != 0 ? kEagerMessageBytes : kEagerBytes;

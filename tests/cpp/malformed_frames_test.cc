@@ -127,7 +127,7 @@ Bytes malformed(Random& random, int fault, const Signature& signature) {
       append(wire, h);
       break;
     case kTooMuchData:
-      h.length = static_cast<std::uint32_t>(any(wire::kWindowBytes + 1, 0xffffffff));
+      h.length = static_cast<std::uint32_t>(any(wire::kMaxFrameBytes + 1, 0xffffffff));
       append(wire, h);
       break;
     case kUnexpectedPayload:
@@ -164,7 +164,8 @@ Bytes malformed(Random& random, int fault, const Signature& signature) {
     case kWindow: {  // streams that nobody has opened, of more than may be sent before that
       h.sequence = static_cast<std::uint64_t>(any(1, 1000));
       h.first = true;
-      h.length = static_cast<std::uint32_t>(any(wire::kEagerBytes + 1, wire::kWindowBytes));
+      h.communicator |= kMessageBit;
+      h.length = static_cast<std::uint32_t>(any(wire::kEagerMessageBytes + 1, wire::kMaxFrameBytes));
       append(wire, h);
       break;
     }

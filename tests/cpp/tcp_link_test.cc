@@ -144,7 +144,7 @@ void running_ahead() {
     e.a->close(s.stream);
   }
   CHECK(static_cast<TcpLink&>(*e.a).unknown_streams() == 0);
-  Single late(7000, 0, 1 << 20);
+  Single late(7000, 0, wire::kEagerBytes);
   Single early(7000, 0, 0);
   e.a->open(early.stream);
   e.a->close(early.stream);
@@ -350,6 +350,7 @@ int main(int argc, char** argv) {
   for (std::uint64_t s = seed; s < seed + 4; ++s) {
     random_traffic("random traffic over a socket pair", s, 300, 700000, false, false);
     random_traffic("random traffic over TCP", s, 300, 700000, true, false);
+    random_traffic("long messages over TCP", s, 5, 2 * wire::kWindowBytes, true, false);
     random_traffic("short messages over TCP", s, 1500, 5000, true, false);
     random_traffic("random traffic a few bytes at a time", s, 40, 9000, s % 2 == 0, true);
   }
