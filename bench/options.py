@@ -14,6 +14,7 @@ import timed
 
 MAX_RANKS = 1024
 MAX_TENSORS = 1 << 20
+MAX_TRIES = 100
 # Of the options that say what to measure. They are None when nobody gave them.
 DEFAULTS: dict[str, Any] = {
     "ranks": 2,
@@ -63,6 +64,13 @@ def parser(description: str) -> argparse.ArgumentParser:
         "above says what to measure, everything that the project has aims for",
     )
     add("--section", type=_sections, metavar="NAME[,NAME]", help=f"of that, only: {', '.join(suite.SECTIONS)}")
+    add(
+        "--tries",
+        type=_tries,
+        default=1,
+        metavar="N",
+        help="run against a peer up to N times, until the cores were seen both near each other and far (default 1)",
+    )
     add("--seed", type=int, default=1, help="of the random inputs")
     add("--json", type=Path, metavar="FILE", help="write the rows there")
     add("--plot", type=Path, metavar="FILE", help="draw bandwidth and latency against size (needs matplotlib)")
@@ -80,6 +88,13 @@ def _tensors(text: str) -> int:
     number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MAX_TENSORS:
         raise argparse.ArgumentTypeError(f"{text!r} tensors; a number from 1 to {MAX_TENSORS} is accepted")
+    return number
+
+
+def _tries(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= MAX_TRIES:
+        raise argparse.ArgumentTypeError(f"{text!r} tries; a number from 1 to {MAX_TRIES} is accepted")
     return number
 
 

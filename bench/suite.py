@@ -185,7 +185,7 @@ def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
 
 def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> Result | None:
     rows = [row for row in rows if row["against"] == name]
-    ours, theirs = pair(rows)
+    ours, theirs = pair([row for row in rows if (row["bytes"], row["placement"]) == (nbytes, placement)])
     if ours is None or theirs is None:
         return None
     time_us = theirs["time_us"]
@@ -195,6 +195,33 @@ def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> Result 
             return None
         time_us = least
     return Result(nbytes, placement, time_us / ours["time_us"], ours["time_us"], time_us, name)
+
+
+Place = tuple[str, int, str]  # level, bytes, where the cores were
+
+
+def compared(rows: list[Row], name: str) -> set[Place]:
+    """Where both ours and the peer `name`, or all that the limit needs, were measured."""
+    places = {(row["level"], row["bytes"], row["placement"]) for row in rows}
+    return {
+        (level, nbytes, placement)
+        for level, nbytes, placement in places
+        if _against([r for r in rows if r["level"] == level], name, nbytes, placement) is not None
+    }
+
+
+def one_placement_only(rows: list[Row], name: str) -> bool:
+    """Whether some size that the peer can do was compared with the cores near each other, but not far, or not near."""
+    found = compared(rows, name)
+    sizes = {(row["level"], row["bytes"]) for row in rows if row["peer"]}
+    return any((level, nbytes, where) not in found for level, nbytes in sizes for where in ("near", "far"))
+
+
+def with_more(rows: list[Row], again: list[Row], name: str) -> list[Row]:
+    """The rows of a run, and of another one of the same those of places where the first compared nothing."""
+    new = compared(again, name) - compared(rows, name)
+    kept = [row for row in rows if (row["level"], row["bytes"], row["placement"]) not in new]
+    return kept + [row for row in again if (row["level"], row["bytes"], row["placement"]) in new]
 
 
 def _of_lists(rows: list[Row], nbytes: int, placement: str) -> Result | None:

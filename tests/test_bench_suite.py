@@ -48,6 +48,7 @@ def test_one_section(tmp_path):
         (["--section", "fastest"], "'fastest' is no section; there are private, symmetric, tcp"),
         (["--section", "tcp", "--vs", "memcpy", "-b", "8"], "--section says what to measure, and so does --begin"),
         (["--tensors", "0"], "'0' tensors"),
+        (["--tries", "0"], "'0' tries; a number from 1 to 100"),
         (["--vs", "memcpy", "--level", "python"], "it is measured at level c only"),
     ],
 )
@@ -112,6 +113,41 @@ def test_limits_come_from_primitives_of_the_same_run(suite):
     text = suite.aims_as_text(rows)
     assert "0.40  missed" in line(text, "private buffers", "4 MiB - 128 MiB", "limit")
     assert "2.00" in line(text, "private buffers", " c ", " near ", "32 MiB - 128 MiB")
+
+
+def compared_row(where: str, nbytes: int, time_us: float, **other: object) -> dict[str, object]:
+    return row("TCP loopback", bytes=nbytes, placement=where, time_us=time_us, **other)
+
+
+def test_a_run_that_is_repeated_fills_in_what_was_not_seen(suite) -> None:
+    first = [
+        *(compared_row("near", 8, 1.0), compared_row("near", 8, 2.0, peer="a")),
+        *(compared_row("far", 8, 3.0), compared_row("near", 64, 4.0)),  # of these ours alone
+        compared_row("near", 64, 5.0, level="python"),  # which the peer cannot do
+    ]
+    assert suite.compared(first, "a") == {("c", 8, "near")}
+    assert suite.one_placement_only(first, "a")
+    again = [
+        *(compared_row("far", 8, 6.0), compared_row("far", 8, 7.0, peer="a")),
+        *(compared_row("near", 8, 8.0), compared_row("near", 8, 9.0, peer="a")),
+        *(compared_row("near", 64, 4.0), compared_row("near", 64, 5.0, peer="a")),
+    ]
+    both = suite.with_more(first, again, "a")
+    times = [(r["bytes"], r["placement"], r["peer"], r["time_us"]) for r in both if r["level"] == "c"]
+    assert sorted(times, key=str) == [
+        *((64, "near", "a", 5.0), (64, "near", None, 4.0)),
+        *((8, "far", "a", 7.0), (8, "far", None, 6.0)),
+        *((8, "near", "a", 2.0), (8, "near", None, 1.0)),
+    ]
+    assert suite.one_placement_only(both, "a")  # 64 far is still missing
+    last = [compared_row("far", 64, 1.0), compared_row("far", 64, 1.0, peer="a")]
+    assert not suite.one_placement_only(suite.with_more(both, last, "a"), "a")
+
+
+def test_tries() -> None:
+    run = bench("--vs", "memcpy", "-b", "8", "-e", "8", "--level", "c", "--tries", "2")
+    assert run.returncode == 0, run.stderr
+    assert "limit / ours" in run.stdout
 
 
 def test_the_documented_aims_are_those_of_the_kept_runs() -> None:
