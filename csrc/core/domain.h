@@ -45,6 +45,11 @@ struct alignas(kCacheLine) HeaderLine {
   // (sequence + 1) << 8 | number of collectives up to this one that the rank has not completed. A publication: of the
   // rest of the line, of the box, and of the fact that this rank has read all that it had to read before.
   std::atomic<std::uint64_t> word;
+
+  // The line that the word is the last part of.
+  static const HeaderLine& of(const std::atomic<std::uint64_t>& word) {
+    return reinterpret_cast<const HeaderLine*>(&word + 1)[-1];
+  }
 };
 static_assert(sizeof(HeaderLine) == kCacheLine);
 

@@ -1,6 +1,7 @@
 #include "runtime/communicator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -68,6 +69,37 @@ void Communicator::start(Work& work) {
   executor_->begin(work);
 }
 
+// Of a call on one array or none, about which ranks have to agree on nothing but what is in the key.
+inline CallKey Communicator::key_of(const Call& call) const {
+  CallKey key;
+  if (call.input.size() > 1 || call.output.size() != call.input.size() || !call.lengths.empty() || call.by_nccl ||
+      call.details != nullptr || call.op == Op::kPremulSum || !call.name.empty() || call.root < 0 ||
+      call.root >= size()) {
+    return key;
+  }
+  key.head = std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call));
+  key.algorithm = call.algorithm;
+  if (!call.input.empty()) {
+    key.input_bytes = call.input[0].bytes;
+    key.output_bytes = call.output[0].bytes;
+    if (domain_ != nullptr) {
+      key.input_heap_offset = domain_->heap_offset(call.input[0].data, call.input[0].bytes);
+      key.output_heap_offset = domain_->heap_offset(call.output[0].data, call.output[0].bytes);
+    }
+  }
+  return key;
+}
+
+// The common case: `work` ran a call of the same key, perhaps on other private memory.
+inline void Communicator::prepare_again(Work& work, const Call& call) {
+  if (!call.input.empty()) {
+    work.input_spans[0] = call.input[0];
+    work.output_spans[0] = call.output[0];
+  }
+  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
+  number(work);
+}
+
 bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
@@ -75,28 +107,28 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
     note_caller();
   }
   const CallKey key = key_of(call);
-  work = spares_.take(key);
-  if (work->key.algorithm >= 0 && usable()) {
-    prepare_again(*work, call);
+  std::shared_ptr<Work>& spare = spares_.of(key);
+  if (spare->key.algorithm >= 0 && usable()) {
+    prepare_again(*spare, call);
   } else {
-    prepare(*work, call);
-    work->key = key;
+    prepare(*spare, call);
+    spare->key = key;
   }
-  if (active_.empty() && queued_.empty() && may_start(*work)) {
-    start(*work);
-    if (step(*work, engine_->spins())) {
-      if (work->error != nullptr) {
-        throw CollectivesError(*work->error);
+  if (active_.empty() && queued_.empty() && may_start(*spare)) {
+    start(*spare);
+    if (step(*spare, engine_->spins())) {
+      if (spare->error != nullptr) {
+        throw CollectivesError(*spare->error);
       }
-      spares_.put(std::move(work));
       return true;
     }
-    engine_->recorder().waits(*work);
-    active_.push_back(work);
+    engine_->recorder().waits(*spare);
+    active_.push_back(spare);
   } else {
-    engine_->recorder().posted(*work, options_.id);
-    queued_.push_back(work);
+    engine_->recorder().posted(*spare, options_.id);
+    queued_.push_back(spare);
   }
+  work = std::move(spare);
   return false;
 }
 
@@ -156,7 +188,7 @@ std::uint64_t Communicator::needed_before(const Work& work) const {
   return kept;
 }
 
-bool Communicator::may_start(const Work& work) {
+inline bool Communicator::may_start(const Work& work) {
   if (domain_ == nullptr) {
     return true;
   }
@@ -243,7 +275,7 @@ bool Communicator::drive() {
   return moved;
 }
 
-void Communicator::complete(Work& work) {
+inline void Communicator::complete(Work& work) {
   executor_->end(work);
   if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
     unpack(work.result_span.data, work.output_spans);
@@ -254,7 +286,7 @@ void Communicator::complete(Work& work) {
   update_completed();
 }
 
-void Communicator::update_completed() {
+inline void Communicator::update_completed() {
   std::uint64_t lowest = queued_.empty() ? next_sequence_ : queued_.front()->sequence;
   for (const auto& work : active_) {
     if (!work->finished()) {

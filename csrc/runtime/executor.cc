@@ -152,9 +152,12 @@ inline Executor::Look Executor::look_header(const Work& work, int member) {
   const HeaderLine& line = domain_->header(member, work.sequence);
   // Acquire: the line was written before its word, and so was whatever the rank had to read before it.
   const std::uint64_t word = line.word.load(std::memory_order_acquire);
-  if (word >> 8 != work.sequence + 1) {
-    return Look::kNotYet;
-  }
+  return word >> 8 == work.sequence + 1 ? compare_header(work, member, line, word) : Look::kNotYet;
+}
+
+// word: that of the line, which is of this collective.
+inline Executor::Look Executor::compare_header(const Work& work, int member, const HeaderLine& line,
+                                               std::uint64_t word) {
   peers_completed_[member] = std::max(peers_completed_[member], work.sequence + 1 - (word & 0xff));
   return differs(member, line.signature, work) ? Look::kDiffers : Look::kThere;
 }
@@ -162,9 +165,11 @@ inline Executor::Look Executor::look_header(const Work& work, int member) {
 // Looks until the flag is there, or `spins` more looks were in vain.
 inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, int spins) {
   const std::atomic<std::uint64_t>& word = flag.word(work.bases);
-  // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load.
+  // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load. What the rest of a
+  // header line holds, and whatever its rank had to read, was written and read before its word.
+  std::uint64_t value = 0;
   const auto seen = [&](auto there) {
-    for (int i = 0; !there(word.load(std::memory_order_acquire)); ++i) {
+    for (int i = 0; value = word.load(std::memory_order_acquire), !there(); ++i) {
       if (i == spins) {
         return false;
       }
@@ -173,11 +178,11 @@ inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, i
     return true;
   };
   if (flag.is_header) {
-    const bool there = seen([&](std::uint64_t value) { return value >> 8 == work.sequence + 1; });
-    return there ? look_header(work, flag.member) : Look::kNotYet;
+    const bool there = seen([&] { return value >> 8 == work.sequence + 1; });
+    return there ? compare_header(work, flag.member, HeaderLine::of(word), value) : Look::kNotYet;
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;
-  return seen([&](std::uint64_t value) { return value > index; }) ? Look::kThere : Look::kNotYet;
+  return seen([&] { return value > index; }) ? Look::kThere : Look::kNotYet;
 }
 
 // Where ranks outnumber cores, after a look that was in vain. A rank that has the same core gets nowhere while this one

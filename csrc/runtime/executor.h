@@ -61,6 +61,7 @@ class Executor {
   Look await(const Work& work, const FlagPlace& flag, int spins);
   Look await_in_turn(const Work& work, const Step& step, int spins);
   Look look_header(const Work& work, int member);
+  Look compare_header(const Work& work, int member, const HeaderLine& line, std::uint64_t word);
   bool differs(int rank, const Signature& theirs, const Work& work);
   static void find_places(Work& work);
   void take_scratch(Work& work);

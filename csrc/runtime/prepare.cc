@@ -1,7 +1,6 @@
 // From a call to a work: checks, the signature, the plan.
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "core/error.h"
@@ -100,37 +99,6 @@ void Communicator::heed_before_call() {
     fail(*heard_);
   }
   check_usable();
-}
-
-// Of a call on one array or none, about which ranks have to agree on nothing but what is in the key.
-CallKey Communicator::key_of(const Call& call) const {
-  CallKey key;
-  if (call.input.size() > 1 || call.output.size() != call.input.size() || !call.lengths.empty() || call.by_nccl ||
-      call.details != nullptr || call.op == Op::kPremulSum || !call.name.empty() || call.root < 0 ||
-      call.root >= size()) {
-    return key;
-  }
-  key.head = std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call));
-  key.algorithm = call.algorithm;
-  if (!call.input.empty()) {
-    key.input_bytes = call.input[0].bytes;
-    key.output_bytes = call.output[0].bytes;
-    if (domain_ != nullptr) {
-      key.input_heap_offset = domain_->heap_offset(call.input[0].data, call.input[0].bytes);
-      key.output_heap_offset = domain_->heap_offset(call.output[0].data, call.output[0].bytes);
-    }
-  }
-  return key;
-}
-
-// The common case: `work` ran a call of the same key, perhaps on other private memory.
-void Communicator::prepare_again(Work& work, const Call& call) {
-  if (!call.input.empty()) {
-    work.input_spans[0] = call.input[0];
-    work.output_spans[0] = call.output[0];
-  }
-  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
-  number(work);
 }
 
 // From here on the call counts.

@@ -12,17 +12,15 @@ namespace collectives {
 // Every key has two places, so that two calls that a program makes in turn do not drive each other out.
 class SpareWorks {
  public:
-  // The work of that key, or a new one.
-  std::shared_ptr<Work> take(const CallKey& key) {
-    const std::size_t first = place_of(key);
-    for (const std::size_t i : {first, first ^ 1}) {
-      if (works_[i] != nullptr && works_[i]->key == key) {
-        return std::move(works_[i]);
-      }
+  // The place of the work of that key, or of a new one. It can stay there while it runs, under the lock of the engine.
+  std::shared_ptr<Work>& of(const CallKey& key) {
+    if (*last_ == nullptr || (*last_)->key != key) {
+      last_ = find(key);
     }
-    return std::make_shared<Work>();
+    return *last_;
   }
 
+  // Of one that had to be taken out of its place, since others got the lock while it ran.
   void put(std::shared_ptr<Work> work) {
     const std::size_t first = place_of(work->key);
     works_[works_[first] == nullptr ? first : first ^ 1] = std::move(work);
@@ -30,6 +28,18 @@ class SpareWorks {
 
  private:
   static constexpr int kPlaceBits = 6;
+
+  std::shared_ptr<Work>* find(const CallKey& key) {
+    const std::size_t first = place_of(key);
+    for (const std::size_t i : {first, first ^ 1}) {
+      if (works_[i] != nullptr && works_[i]->key == key) {
+        return &works_[i];
+      }
+    }
+    std::shared_ptr<Work>& place = works_[works_[first] == nullptr ? first : first ^ 1];
+    place = std::make_shared<Work>();
+    return &place;
+  }
 
   static std::size_t place_of(const CallKey& key) {
     const std::uint64_t mixed =
@@ -40,6 +50,7 @@ class SpareWorks {
   }
 
   std::shared_ptr<Work> works_[std::size_t{1} << kPlaceBits];
+  std::shared_ptr<Work>* last_ = works_;  // most calls are like the one before
 };
 
 }  // namespace collectives
