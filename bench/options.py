@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         epilog="The cores' placement (smt, near, far) is probed, and reported apart.",
     )
     add = result.add_argument
-    add("-n", "--ranks", type=_ranks, help="number of ranks (default 2)")
+    add("-n", "--ranks", type=_number_of("ranks", MAX_RANKS), help="number of ranks (default 2)")
     add("-b", "--begin", type=_size, metavar="SIZE", help="smallest size, as 8, 1K, 4M or 1G (default 8)")
     add("-e", "--end", type=_size, metavar="SIZE", help="largest size (default 64M)")
     add("-f", "--factor", type=_factor, help="between one size and the next (default 2)")
@@ -51,7 +52,12 @@ def parser(description: str) -> argparse.ArgumentParser:
     add("--dtype", choices=tuple(cases.DTYPES), metavar="TYPE", help=f"default float32; {', '.join(cases.DTYPES)}")
     add("--op", choices=cases.OPS, help="default sum")
     add("--level", choices=(*timed.LEVELS, "both"), help="who calls: Python (default), C, or both (default with --vs)")
-    add("--tensors", type=_tensors, metavar="N", help="measure lists of N tensors in one call as well")
+    add(
+        "--tensors",
+        type=_number_of("tensors", MAX_TENSORS),
+        metavar="N",
+        help="measure lists of N tensors in one call as well",
+    )
     add("--check", action=argparse.BooleanOptionalAction, default=True, help="check results (default)")
     add("--timeout", type=_seconds, default=120.0, help="seconds that starting, and each collective, may take")
     add("--duration", type=_seconds, help="seconds of measuring per size and algorithm (default: 20 for all rows)")
@@ -66,7 +72,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     add("--section", type=_sections, metavar="NAME[,NAME]", help=f"of that, only: {', '.join(suite.SECTIONS)}")
     add(
         "--tries",
-        type=_tries,
+        type=_number_of("tries", MAX_TRIES),
         default=1,
         metavar="N",
         help="run against a peer up to N times, until the cores were seen both near each other and far (default 1)",
@@ -77,24 +83,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     return result
 
 
-def _ranks(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= MAX_RANKS:
-        raise argparse.ArgumentTypeError(f"{text!r} ranks; a number from 1 to {MAX_RANKS} is accepted")
-    return number
+def _number_of(what: str, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdigit() else 0
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} {what}; a number from 1 to {most} is accepted")
+        return value
 
-
-def _tensors(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= MAX_TENSORS:
-        raise argparse.ArgumentTypeError(f"{text!r} tensors; a number from 1 to {MAX_TENSORS} is accepted")
-    return number
-
-
-def _tries(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= MAX_TRIES:
-        raise argparse.ArgumentTypeError(f"{text!r} tries; a number from 1 to {MAX_TRIES} is accepted")
     return number
 
 

@@ -170,7 +170,7 @@ def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
     known = [row for row in rows if row["level"] == aim.level and row["placement"] != "unknown"]
     places = dict.fromkeys((row["bytes"], row["placement"]) for row in known)
     for nbytes, placement in places:
-        here = [r for r in rows if (r["level"], r["bytes"], r["placement"]) == (aim.level, nbytes, placement)]
+        here = _at(rows, aim.level, nbytes, placement)
         if aim.over == "one tensor":
             results = [_of_lists(here, nbytes, placement)]
         else:
@@ -183,9 +183,13 @@ def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
             yield min(found, key=lambda result: result.ratio)
 
 
+def _at(rows: list[Row], level: str, nbytes: int, placement: str) -> list[Row]:
+    return [row for row in rows if (row["level"], row["bytes"], row["placement"]) == (level, nbytes, placement)]
+
+
 def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> Result | None:
     rows = [row for row in rows if row["against"] == name]
-    ours, theirs = pair([row for row in rows if (row["bytes"], row["placement"]) == (nbytes, placement)])
+    ours, theirs = pair(rows)
     if ours is None or theirs is None:
         return None
     time_us = theirs["time_us"]
@@ -203,11 +207,7 @@ Place = tuple[str, int, str]  # level, bytes, where the cores were
 def compared(rows: list[Row], name: str) -> set[Place]:
     """Where both ours and the peer `name`, or all that the limit needs, were measured."""
     places = {(row["level"], row["bytes"], row["placement"]) for row in rows}
-    return {
-        (level, nbytes, placement)
-        for level, nbytes, placement in places
-        if _against([r for r in rows if r["level"] == level], name, nbytes, placement) is not None
-    }
+    return {place for place in places if _against(_at(rows, *place), name, *place[1:]) is not None}
 
 
 def one_placement_only(rows: list[Row], name: str) -> bool:

@@ -56,8 +56,8 @@ def aims_as_markdown(runs: list[list[Row]]) -> str:
     """What was aimed at and what each run reached.
 
     A run sees each peer only where the cores happened to be. So an aim is judged by the peer that came closest in any
-    run, and by the median of the runs in which it was the closest. Of those that were missed the table says what would
-    be reached there by a library that takes no longer than the limit.
+    run, and by the median of the runs in which it was the closest; peers that no run has seen there are named. Of those
+    that were missed the table says what would be reached there by a library that takes no longer than the limit.
     """
     lines = [
         "| | level | cores | sizes | over | aim | reached, by run | | at the limit |",
@@ -72,12 +72,27 @@ def aims_as_markdown(runs: list[list[Row]]) -> str:
         judged = [result.ratio for result in found if worst and result.who == worst.who]
         held = bool(judged) and statistics.median(judged) >= aim.floor
         where = f"{format_size(worst.nbytes)}, {worst.who}" if worst else ""
-        mark = "" if held else f"**missed** ({where})" if found else "not seen"
+        marks = [] if held else [f"**missed** ({where})"] if found else ["not seen"]
+        if found and (unseen := _not_seen(runs, aim)):
+            marks.append(f"without {', '.join(unseen)}")
         what = (suite.SECTIONS[aim.section].title, aim.level, aim.placement or "any", sizes, aim.over)
         allowed = _at_the_limit(runs, aim, worst) if worst and not held and aim.over == "best peer" else None
         most = "" if allowed is None else f"{allowed:.2f}" + (" (impossible)" if allowed < aim.floor else "")
-        lines.append(f"| {' | '.join(what)} | {aim.floor:.2f} | {reached} | {mark} | {most} |")
+        lines.append(f"| {' | '.join(what)} | {aim.floor:.2f} | {reached} | {'; '.join(marks)} | {most} |")
     return "\n".join(lines)
+
+
+def _not_seen(runs: list[list[Row]], aim: suite.Aim) -> list[str]:
+    """The peers that were measured at some of the sizes, but never with the cores where the aim is about."""
+    section = suite.SECTIONS[aim.section]
+    if aim.over != "best peer" or aim.placement is None:
+        return []
+    names: dict[str, bool] = {}
+    for rows in runs:
+        for nbytes, placement, name, _, _ in _pairs(section.rows(rows), aim.level):
+            if name != LIMIT and aim.first <= nbytes <= aim.last:
+                names[name] = names.get(name, False) or placement == aim.placement
+    return sorted(name for name, seen in names.items() if not seen)
 
 
 def _at_the_limit(runs: list[list[Row]], aim: suite.Aim, result: suite.Result) -> float | None:

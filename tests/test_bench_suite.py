@@ -144,10 +144,30 @@ def test_a_run_that_is_repeated_fills_in_what_was_not_seen(suite) -> None:
     assert not suite.one_placement_only(suite.with_more(both, last, "a"), "a")
 
 
-def test_tries() -> None:
-    run = bench("--vs", "memcpy", "-b", "8", "-e", "8", "--level", "c", "--tries", "2")
+def test_tries(tmp_path) -> None:
+    file = tmp_path / "out.json"
+    run = bench("--vs", "memcpy", "-b", "8", "-e", "8", "--level", "c", "--tries", "2", "--json", file)
     assert run.returncode == 0, run.stderr
-    assert "limit / ours" in run.stdout
+    rows = json.loads(file.read_text())["rows"]
+    seen = {
+        where
+        for where in ("near", "far")
+        if {"flag", "meet"} <= {r["algorithm"] for r in rows if r["placement"] == where}
+    }
+    # Where the second run has seen both, the first had not.
+    assert run.stdout.count("limit / ours") in ((1, 2) if len(seen) == 2 else (2,))
+
+
+def test_the_report_says_which_peers_were_not_seen(bench_module) -> None:
+    far = {"placement": "far"}
+    rows = [
+        *(row("TCP loopback", time_us=1.0), row("TCP loopback", time_us=2.0, peer="a")),
+        *(row("TCP loopback", time_us=1.0, **far), row("TCP loopback", time_us=2.0, peer="a", **far)),
+        *(row("TCP loopback", time_us=1.0, against="b"), row("TCP loopback", time_us=1.5, peer="b", against="b")),
+    ]
+    table = bench_module("suite_report").aims_as_markdown([rows])
+    assert "| 1.50 |  |" in line(table, "TCP loopback", "near", "8 B to 1 KiB")
+    assert "| 2.00 | without b |" in line(table, "TCP loopback", "far", "8 B to 1 KiB")
 
 
 def test_the_documented_aims_are_those_of_the_kept_runs() -> None:

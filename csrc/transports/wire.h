@@ -37,7 +37,7 @@ inline constexpr std::int64_t kEagerBytes = 1 << 20;
 inline constexpr std::int64_t kEagerMessageBytes = 64 << 10;
 // The longest frame of data: no other stream gets a turn within one.
 inline constexpr std::int64_t kMaxFrameBytes = 1 << 20;
-static_assert(kEagerBytes <= kMaxFrameBytes && kMaxFrameBytes <= kWindowBytes);
+static_assert(kMaxFrameBytes <= kWindowBytes);
 
 inline std::int64_t eager_bytes(std::uint32_t communicator) {
   return (communicator & kMessageBit) != 0 ? kEagerMessageBytes : kEagerBytes;
