@@ -25,9 +25,11 @@ PANELS = (
     ("private", "c", "near"),
     ("private", "c", "far"),
     ("symmetric", "c", "near"),
-    ("tcp", "c", "near"),
     ("crowded", "c", None),
+    ("tcp", "c", "near"),
+    ("tcp", "c", "far"),
     ("broadcast", "c", "near"),
+    ("broadcast", "c", "far"),
 )
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 _MARKERS = "osD^vPX*"
@@ -157,7 +159,7 @@ def draw(runs: list[list[Row]], path: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter, NullLocator
 
-    figure, axes = pyplot.subplots(2, 3, figsize=(15, 8.5), constrained_layout=True)
+    figure, axes = pyplot.subplots(2, 4, figsize=(20, 8.5), constrained_layout=True)
     styles: dict[str, dict[str, Any]] = {}
     for panel, (key, level, placement) in zip(axes.flat, PANELS, strict=True):
         section = suite.SECTIONS[key]
