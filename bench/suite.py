@@ -170,9 +170,9 @@ def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
     known = [row for row in rows if row["level"] == aim.level and row["placement"] != "unknown"]
     places = dict.fromkeys((row["bytes"], row["placement"]) for row in known)
     for nbytes, placement in places:
-        here = _at(rows, aim.level, nbytes, placement)
+        here = _at(rows, aim.level, nbytes)
         if aim.over == "one tensor":
-            results = [_of_lists(here, nbytes, placement)]
+            results = [_of_lists([row for row in here if row["placement"] == placement], nbytes, placement)]
         else:
             names = dict.fromkeys(row["against"] for row in here if row["against"])
             results = [
@@ -183,13 +183,13 @@ def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
             yield min(found, key=lambda result: result.ratio)
 
 
-def _at(rows: list[Row], level: str, nbytes: int, placement: str) -> list[Row]:
-    return [row for row in rows if (row["level"], row["bytes"], row["placement"]) == (level, nbytes, placement)]
+def _at(rows: list[Row], level: str, nbytes: int) -> list[Row]:
+    return [row for row in rows if (row["level"], row["bytes"]) == (level, nbytes)]
 
 
 def _against(rows: list[Row], name: str, nbytes: int, placement: str) -> Result | None:
     rows = [row for row in rows if row["against"] == name]
-    ours, theirs = pair(rows)
+    ours, theirs = pair([row for row in rows if row["placement"] == placement])
     if ours is None or theirs is None:
         return None
     time_us = theirs["time_us"]
@@ -207,7 +207,7 @@ Place = tuple[str, int, str]  # level, bytes, where the cores were
 def compared(rows: list[Row], name: str) -> set[Place]:
     """Where both ours and the peer `name`, or all that the limit needs, were measured."""
     places = {(row["level"], row["bytes"], row["placement"]) for row in rows}
-    return {place for place in places if _against(_at(rows, *place), name, *place[1:]) is not None}
+    return {place for place in places if _against(_at(rows, *place[:2]), name, *place[1:]) is not None}
 
 
 def one_placement_only(rows: list[Row], name: str) -> bool:

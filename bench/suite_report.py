@@ -14,7 +14,7 @@ import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import limit
 import suite
@@ -57,8 +57,8 @@ def main() -> int:
 def aims_as_markdown(runs: list[list[Row]]) -> str:
     """What was aimed at and what each run reached.
 
-    A run sees each peer only where the cores happened to be. So an aim is judged by the peer that came closest in any
-    run, and by the median of the runs in which it was the closest; peers that no run has seen there are named. Of those
+    A run sees each peer only where the cores happened to be. So an aim is judged by the size, the placement and the
+    peer where the median of the runs is lowest; peers that no run has seen at some size of the range are named. Of aims
     that were missed the table says what would be reached there by a library that takes no longer than the limit.
     """
     lines = [
@@ -67,45 +67,76 @@ def aims_as_markdown(runs: list[list[Row]]) -> str:
     ]
     for aim in suite.AIMS:
         least = [suite.least(rows, aim) for rows in runs]
-        found = [result for result in least if result is not None]
         sizes = format_size(aim.first) + (f" to {format_size(aim.last)}" if aim.last != aim.first else "")
         reached = ", ".join(f"{result.ratio:.2f}" if result else "-" for result in least)
-        worst = min(found, key=lambda result: result.ratio, default=None)
-        judged = [result.ratio for result in found if worst and result.who == worst.who]
-        held = bool(judged) and statistics.median(judged) >= aim.floor
-        where = f"{format_size(worst.nbytes)}, {worst.who}" if worst else ""
-        marks = [] if held else [f"**missed** ({where})"] if found else ["not seen"]
-        if found and (unseen := _not_seen(runs, aim)):
+        judged = _judged(runs, aim, least)
+        marks, most = [] if judged else ["not seen"], ""
+        if judged and judged.ratio < aim.floor:
+            where = format_size(judged.nbytes) + ("" if aim.placement else f" {judged.placement}")
+            marks.append(f"**missed** ({where}, {judged.who}: {judged.ratio:.3f})")
+            most = _at_the_limit(runs, aim, judged)
+        if judged and (unseen := _not_seen(runs, aim)):
             marks.append(f"without {', '.join(unseen)}")
         what = (suite.SECTIONS[aim.section].title, aim.level, aim.placement or "any", sizes, aim.over)
-        allowed = _at_the_limit(runs, aim, worst) if worst and not held and aim.over == "best peer" else None
-        most = "" if allowed is None else f"{allowed:.2f}" + (" (impossible)" if allowed < aim.floor else "")
         lines.append(f"| {' | '.join(what)} | {aim.floor:.2f} | {reached} | {'; '.join(marks)} | {most} |")
     return "\n".join(lines)
 
 
+class Judged(NamedTuple):
+    """The lowest of the medians over the runs, and where it was."""
+
+    ratio: float
+    nbytes: int
+    placement: str
+    who: str
+
+
+def _judged(runs: list[list[Row]], aim: suite.Aim, least: list[suite.Result | None]) -> Judged | None:
+    if aim.over == "one tensor":
+        found = [result for result in least if result is not None]
+        median = statistics.median_low([result.ratio for result in found]) if found else None
+        return next((Judged(r.ratio, r.nbytes, r.placement, r.who) for r in found if r.ratio == median), None)
+    medians = [
+        Judged(statistics.median(ratios), nbytes, placement, who)
+        for (nbytes, placement), (_, peers) in _collect(runs, suite.SECTIONS[aim.section], aim.level).items()
+        for who, ratios in peers.items()
+        if (who == "limit") == (aim.over == "limit")
+        if aim.first <= nbytes <= aim.last and aim.placement in (None, placement)
+    ]
+    return min(medians, default=None)
+
+
 def _not_seen(runs: list[list[Row]], aim: suite.Aim) -> list[str]:
-    """The peers that were measured at some of the sizes, but never with the cores where the aim is about."""
-    section = suite.SECTIONS[aim.section]
-    if aim.over != "best peer" or aim.placement is None:
+    """The peers that were measured at some size of the range, but never with the cores where the aim is about."""
+    if aim.over != "best peer":
         return []
-    names: dict[str, bool] = {}
-    for rows in runs:
-        for nbytes, placement, name, _, _ in _pairs(section.rows(rows), aim.level):
-            if name != LIMIT and aim.first <= nbytes <= aim.last:
-                names[name] = names.get(name, False) or placement == aim.placement
-    return sorted(name for name, seen in names.items() if not seen)
+    section = suite.SECTIONS[aim.section]
+    seen = {
+        (name, nbytes, placement)
+        for rows in runs
+        for nbytes, placement, name, _, _ in _pairs(section.rows(rows), aim.level)
+        if name != LIMIT and aim.first <= nbytes <= aim.last
+    }
+    found = []
+    for where in [aim.placement] if aim.placement else sorted({placement for _, _, placement in seen}):
+        names = sorted({name for name, nbytes, _ in seen if (name, nbytes, where) not in seen})
+        found += [name if aim.placement else f"{name} {where}" for name in names]
+    return found
 
 
-def _at_the_limit(runs: list[list[Row]], aim: suite.Aim, result: suite.Result) -> float | None:
-    """The ratio if ours took as long as the limit, by the median of the runs.
+def _at_the_limit(runs: list[list[Row]], aim: suite.Aim, judged: Judged) -> str:
+    """The ratio if ours took as long as the limit, by the medians of the runs.
 
-    None where no limit was measured, or one that is none, since ours took clearly less.
+    Nothing where no limit was measured, or one that is none, since ours took clearly less.
     """
+    if aim.over != "best peer":
+        return ""
     found = _collect(runs, suite.SECTIONS[aim.section], aim.level)
-    ratios = found.get((result.nbytes, result.placement), ([], {}))[1].get("limit")
-    part = statistics.median(ratios) if ratios else None
-    return result.ratio / part if part is not None and part < _NO_LIMIT else None
+    ratios = found[judged.nbytes, judged.placement][1].get("limit")
+    part = statistics.median(ratios) if ratios else _NO_LIMIT
+    if part >= 1:
+        return "ours is there" if part < _NO_LIMIT else ""
+    return f"{judged.ratio / part:.2f}" + (" (impossible)" if judged.ratio / part < aim.floor else "")
 
 
 def section_as_markdown(runs: list[list[Row]], section: suite.Section, level: str) -> str:

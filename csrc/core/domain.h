@@ -51,7 +51,7 @@ struct alignas(kCacheLine) HeaderLine {
     return reinterpret_cast<const HeaderLine*>(&word + 1)[-1];
   }
 };
-static_assert(sizeof(HeaderLine) == kCacheLine);
+static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
 
 struct alignas(kCacheLine) FlagLine {
   std::atomic<std::uint64_t> value;  // a publication

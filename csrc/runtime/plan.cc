@@ -57,8 +57,9 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->schedule = build_schedule(algorithm.name, problem, topology, domain != nullptr ? domain->limits() : Limits());
   const Schedule& schedule = plan->schedule;
   plan->places = Places(schedule, domain);
+  const Reducer& reducer = best_reducer();
+  plan->copy = reducer.kernel(DType::kUInt8, Op::kSum, false);
   if (reduces(problem.collective)) {
-    const Reducer& reducer = best_reducer();
     plan->reduce = reducer.kernel(problem.dtype, problem.op, false);
     plan->reduce_finish = reducer.kernel(problem.dtype, problem.op, true);
     if (plan->reduce == nullptr || plan->reduce_finish == nullptr) {

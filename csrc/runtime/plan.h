@@ -21,6 +21,7 @@ struct Plan {
   Places places;
   ReduceFunction reduce = nullptr;         // partial results
   ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
+  ReduceFunction copy = nullptr;           // of bytes, of one source: a loop beside memcpy
   std::vector<int> peers;                  // with whom messages are exchanged
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // the schedule publishes the header line by itself

@@ -12,6 +12,10 @@ namespace collectives {
 // Every key has two places, so that two calls that a program makes in turn do not drive each other out.
 class SpareWorks {
  public:
+  SpareWorks() = default;
+  SpareWorks(const SpareWorks&) = delete;
+  SpareWorks& operator=(const SpareWorks&) = delete;
+
   // The place of the work of that key, or of a new one. It can stay there while it runs, under the lock of the engine.
   std::shared_ptr<Work>& of(const CallKey& key) {
     if (*last_ == nullptr || (*last_)->key != key) {
@@ -36,7 +40,9 @@ class SpareWorks {
         return &works_[i];
       }
     }
-    std::shared_ptr<Work>& place = works_[works_[first] == nullptr ? first : first ^ 1];
+    // A call that was refused has left a work like no other.
+    const bool free = works_[first] == nullptr || works_[first]->key.algorithm < 0;
+    std::shared_ptr<Work>& place = works_[free ? first : first ^ 1];
     place = std::make_shared<Work>();
     return &place;
   }
