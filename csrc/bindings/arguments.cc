@@ -85,33 +85,7 @@ const Keyword* find_keyword(PyObject* name) {
   return nullptr;
 }
 
-// -1 when the name is none of the ops.
-int op_of(PyObject* text) {
-  static std::array<PyObject*, kOps> interned = [] {
-    std::array<PyObject*, kOps> names{};
-    for (int i = 0; i < kOps; ++i) {
-      names[i] = PyUnicode_InternFromString(std::string(name(static_cast<Op>(i))).c_str());
-    }
-    return names;
-  }();
-  for (int i = 0; i < kOps; ++i) {
-    if (interned[i] == text) {
-      return i;
-    }
-  }
-  for (int i = 0; PyUnicode_Check(text) && i < kOps; ++i) {
-    if (PyUnicode_Compare(interned[i], text) == 0) {
-      return i;
-    }
-  }
-  return -1;
-}
-
 bool given(PyObject* object) { return object != nullptr && object != Py_None; }
-
-bool is_plain_array(PyObject* object) {
-  return PyArray_CheckExact(object) && is_plain(reinterpret_cast<PyArrayObject*>(object));
-}
 
 // Whether two of the spans share bytes.
 bool overlap(const std::vector<Span>& spans) {
@@ -155,6 +129,31 @@ bool same_shape(PyArrayObject* a, PyArrayObject* b) {
 }
 
 }  // namespace
+
+int op_of(PyObject* text) {
+  static std::array<PyObject*, kOps> interned = [] {
+    std::array<PyObject*, kOps> names{};
+    for (int i = 0; i < kOps; ++i) {
+      names[i] = PyUnicode_InternFromString(std::string(name(static_cast<Op>(i))).c_str());
+    }
+    return names;
+  }();
+  for (int i = 0; i < kOps; ++i) {
+    if (interned[i] == text) {
+      return i;
+    }
+  }
+  for (int i = 0; PyUnicode_Check(text) && i < kOps; ++i) {
+    if (PyUnicode_Compare(interned[i], text) == 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+bool is_plain_array(PyObject* object) {
+  return PyArray_CheckExact(object) && is_plain(reinterpret_cast<PyArrayObject*>(object));
+}
 
 bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* args, Py_ssize_t count, PyObject* names,
                      CallArguments* result) {

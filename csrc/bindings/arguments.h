@@ -26,6 +26,12 @@ struct CallArguments {
   bool plain(Collective kind, Call* call) const;
 };
 
+// The number of the op of that name, -1 when there is none.
+int op_of(PyObject* text);
+
+// Whether an object is an array whose memory can take part as it is.
+bool is_plain_array(PyObject* object);
+
 // False with the Python error set when the arguments do not fit the signature of the method.
 bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* args, Py_ssize_t count, PyObject* names,
                      CallArguments* result);

@@ -10,6 +10,7 @@
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/errors.h"
+#include "bindings/parts.h"
 #include "bindings/unlocked.h"
 #include "bindings/work.h"
 #include "core/error.h"
@@ -87,7 +88,8 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
 // and taking it again costs as much as the whole collective. Threads of one process need the lock to get here at all.
 bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& work) {
   constexpr std::int64_t kBriefBytes = 16 << 10;
-  const bool brief = call.input.empty() || (call.input.size() == 1 && call.input[0].bytes <= kBriefBytes);
+  const bool brief = call.input.empty() || (call.input.size() == 1 && call.input[0].bytes <= kBriefBytes &&
+                                            call.output[0].bytes <= kBriefBytes);
   if (brief && !communicator.options().threads) {
     return communicator.run(call, work);
   }
@@ -112,16 +114,7 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
   if (list && !held) {
     return nullptr;
   }
-  try {
-    std::shared_ptr<Work> work;
-    if (!run(communicator, call, work)) {
-      if (!wait_interruptibly(communicator, work)) {
-        return nullptr;
-      }
-      communicator.finish_run(std::move(work));
-    }
-  } catch (...) {
-    set_python_error();
+  if (!run_to_end(communicator, call)) {
     return nullptr;
   }
   PyObject* result = kind == Collective::kBarrier ? Py_None : a.out != nullptr && a.out != Py_None ? a.out : a.x;
@@ -138,6 +131,15 @@ PyObject* method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
 template <Collective kKind>
 PyCFunction as_function() {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&method<kKind>));
+}
+
+PyObject* run_even_parts(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  try {
+    return even_parts(self, *reinterpret_cast<PyCommunicator*>(self)->communicator, args, count);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
 }
 
 PyObject* start(PyObject* self, PyObject* args) {
@@ -182,6 +184,9 @@ PyMethodDef g_methods[] = {
     {"barrier", as_function<Collective::kBarrier>(), METH_FASTCALL | METH_KEYWORDS,
      "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
      "Returns when all ranks have called it."},
+    {"_even_parts", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run_even_parts)), METH_FASTCALL,
+     "_even_parts($self, collective, x, op, out, counts, deterministic, /)\n--\n\n"
+     "all_gather, reduce_scatter or all_to_all of one plain array in parts of one length, or NotImplemented."},
     {"_start", start, METH_VARARGS,
      "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
      "lengths, factor)\n"
@@ -230,6 +235,22 @@ Communicator& communicator_of(py::handle object) {
 std::shared_ptr<Communicator> shared_communicator_of(py::handle object) {
   communicator_of(object);  // checks the type
   return *reinterpret_cast<PyCommunicator*>(object.ptr())->owner;
+}
+
+bool run_to_end(Communicator& communicator, const Call& call) {
+  try {
+    std::shared_ptr<Work> work;
+    if (!run(communicator, call, work)) {
+      if (!wait_interruptibly(communicator, work)) {
+        return false;
+      }
+      communicator.finish_run(std::move(work));
+    }
+    return true;
+  } catch (...) {
+    set_python_error();
+    return false;
+  }
 }
 
 bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work) {

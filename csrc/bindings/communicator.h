@@ -21,6 +21,9 @@ Communicator& communicator_of(pybind11::handle object);
 // The same, to be kept.
 std::shared_ptr<Communicator> shared_communicator_of(pybind11::handle object);
 
+// Runs a call on arrays that the caller holds, to its end; false, with Python's exception set, where it failed.
+bool run_to_end(Communicator& communicator, const Call& call);
+
 // Waits with the interpreter unlocked, and looks at Ctrl-C now and then: false, with Python's exception set, where that
 // was pressed.
 bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work);

@@ -29,19 +29,32 @@ void pack(const std::vector<Span>& from, std::byte* to) {
   }
 }
 
-// The elements of each part: what its tensors have together.
-std::vector<std::int64_t> part_counts(const Call& call, int size) {
-  const std::size_t parts = call.collective == Collective::kAllToAll
-                                ? static_cast<std::size_t>(size) * static_cast<std::size_t>(size)
-                                : static_cast<std::size_t>(size);
-  if (call.lengths.size() % parts != 0) {
-    throw ArgumentError(std::to_string(call.lengths.size()) + " lengths are no multiple of the " +
-                        std::to_string(parts) + " parts");
+std::size_t number_of_parts(Collective collective, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  return collective == Collective::kAllToAll ? ranks * ranks : ranks;
+}
+
+// Call::lengths, also where the call leaves them out.
+std::vector<std::int64_t> lengths_of(const Call& call, int size) {
+  if (!call.lengths.empty() || call.input.size() != 1) {
+    return call.lengths;
   }
-  const std::size_t tensors = call.lengths.size() / parts;
+  const std::int64_t whole = std::max(call.input[0].bytes, call.output.empty() ? 0 : call.output[0].bytes);
+  const std::int64_t part = whole / size / static_cast<std::int64_t>(size_of(call.dtype));
+  return std::vector<std::int64_t>(number_of_parts(call.collective, size), part);
+}
+
+// The elements of each part: what its tensors have together.
+std::vector<std::int64_t> part_counts(Collective collective, const std::vector<std::int64_t>& lengths, int size) {
+  const std::size_t parts = number_of_parts(collective, size);
+  if (lengths.size() % parts != 0) {
+    throw ArgumentError(std::to_string(lengths.size()) + " lengths are no multiple of the " + std::to_string(parts) +
+                        " parts");
+  }
+  const std::size_t tensors = lengths.size() / parts;
   std::vector<std::int64_t> counts(parts, 0);
-  for (std::size_t i = 0; i < call.lengths.size(); ++i) {
-    counts[i / tensors] += call.lengths[i];
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    counts[i / tensors] += lengths[i];
   }
   return counts;
 }
@@ -145,7 +158,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   }
   work.counts.clear();
   if (parts) {
-    work.counts = call.lengths;
+    work.counts = lengths_of(call, size());
   } else {
     for (const Span& span : call.input) {
       work.counts.push_back(span.bytes / element);
@@ -181,7 +194,7 @@ void Communicator::prepare_agreement(Work& work, const Call& call) {
                                   work.counts);
   counts_.clear();
   if (has_parts(call.collective)) {
-    counts_ = part_counts(call, size());
+    counts_ = part_counts(call.collective, work.counts, size());
   }
   if (plans_.find(work.signature, counts_) != nullptr) {
     work.plan = plans_.entry(work.signature);
@@ -254,7 +267,7 @@ void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t res
 void Communicator::bind(Work& work, const Call& call, const Signature& signature, bool symmetric) {
   counts_.clear();
   if (has_parts(call.collective)) {
-    counts_ = part_counts(call, size());
+    counts_ = part_counts(call.collective, work.counts, size());
   }
   if (Plan* plan = plans_.find(signature, counts_); plan != nullptr) {
     if (work.plan.get() != plan) {

@@ -18,7 +18,11 @@ class SpareWorks {
 
   // The place of the work of that key, or of a new one. It can stay there while it runs, under the lock of the engine.
   std::shared_ptr<Work>& of(const CallKey& key) {
-    if (*last_ == nullptr || (*last_)->key != key) {
+    if (is(*last_, key)) {
+      return *last_;
+    }
+    std::swap(last_, before_);
+    if (!is(*last_, key)) {
       last_ = find(key);
     }
     return *last_;
@@ -32,6 +36,8 @@ class SpareWorks {
 
  private:
   static constexpr int kPlaceBits = 6;
+
+  static bool is(const std::shared_ptr<Work>& work, const CallKey& key) { return work != nullptr && work->key == key; }
 
   std::shared_ptr<Work>* find(const CallKey& key) {
     const std::size_t first = place_of(key);
@@ -56,7 +62,8 @@ class SpareWorks {
   }
 
   std::shared_ptr<Work> works_[std::size_t{1} << kPlaceBits];
-  std::shared_ptr<Work>* last_ = works_;  // most calls are like the one before
+  std::shared_ptr<Work>* last_ = works_;    // most calls are like the one before,
+  std::shared_ptr<Work>* before_ = works_;  // or like the one before that
 };
 
 }  // namespace collectives

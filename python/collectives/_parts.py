@@ -43,6 +43,7 @@ class Options:
     factor: float | None = None
     empty: Callable[[Shape, np.dtype[Any]], Array] = empty  # makes the arrays of results
     start: Callable[..., Any] | None = None  # in the place of the engine, as ``comm._start``
+    tables: npt.NDArray[np.int64] | None = None  # what ``_layout.exchange`` would bring, where that is known
 
 
 class Given:
@@ -167,7 +168,9 @@ def _joined_rows(
         _layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
         return rows
     _check_early(out, given)
-    tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
+    tables = options.tables
+    if tables is None:
+        tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
     _layout.check_alike(comm, tables, collective)
     return [[int(table[t, 2]) for table in tables] for t in range(len(tensors))]
 
