@@ -53,6 +53,29 @@ def kinds(comm: Any, heap: list[Any]) -> list[tuple[str, Callable[[int], bool]]]
     def fresh(count: int, dtype: Any = np.float32) -> Callable[[], list[Any]]:
         return lambda: [np.empty(count, dtype)]
 
+    def own(whole: Any) -> Any:
+        return np.split(whole, comm.size)[comm.rank]
+
+    def add_parts(count: int) -> None:
+        add(
+            f"all_gather of {count}",
+            fresh(count),
+            lambda x: comm.all_gather(x[0], counts=count),
+            lambda total, dtype, salt: np.concatenate([data(r, total // comm.size, dtype, salt) for r in ranks]),
+        )
+        add(
+            f"reduce_scatter of {count}",
+            fresh(count * comm.size),
+            lambda x: comm.reduce_scatter(x[0]),
+            lambda part, dtype, salt: own(total("sum")(part * comm.size, dtype, salt)),
+        )
+        add(
+            f"all_to_all of {count}",
+            fresh(count * comm.size),
+            lambda x: comm.all_to_all(x[0]),
+            lambda whole, dtype, salt: np.concatenate([own(data(r, whole, dtype, salt)) for r in ranks]),
+        )
+
     for count in COUNTS:
         for op in COMBINED:
             add(f"{op} of {count}", fresh(count), lambda x, op=op: comm.all_reduce(x[0], op), total(op))
@@ -76,6 +99,7 @@ def kinds(comm: Any, heap: list[Any]) -> list[tuple[str, Callable[[int], bool]]]
         # These take another way, and come between.
         for how in ({"algorithm": "ring"}, {"name": "gradient"}, {"deterministic": True}):
             add(f"{how} {count}", fresh(count), lambda x, how=how: comm.all_reduce(x[0], **how), total("sum"))
+        add_parts(count)
         for lengths in ((count, 3), (3, count)):
             add(
                 f"list {lengths}",

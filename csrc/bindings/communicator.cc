@@ -133,9 +133,9 @@ PyCFunction as_function() {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&method<kKind>));
 }
 
-PyObject* run_even_parts(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+PyObject* run_parts_method(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   try {
-    return even_parts(self, *reinterpret_cast<PyCommunicator*>(self)->communicator, args, count);
+    return run_parts(self, *reinterpret_cast<PyCommunicator*>(self)->communicator, args, count);
   } catch (...) {
     set_python_error();
     return nullptr;
@@ -184,9 +184,10 @@ PyMethodDef g_methods[] = {
     {"barrier", as_function<Collective::kBarrier>(), METH_FASTCALL | METH_KEYWORDS,
      "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
      "Returns when all ranks have called it."},
-    {"_even_parts", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run_even_parts)), METH_FASTCALL,
-     "_even_parts($self, collective, x, op, out, counts, deterministic, /)\n--\n\n"
-     "all_gather, reduce_scatter or all_to_all of one plain array in parts of one length, or NotImplemented."},
+    {"_run_parts", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run_parts_method)), METH_FASTCALL,
+     "_run_parts($self, collective, x, out, counts, stream, algorithm, async_op, timeout, name, op='sum', "
+     "deterministic=False, factor=None)\n--\n\n"
+     "all_gather, reduce_scatter or all_to_all."},
     {"_start", start, METH_VARARGS,
      "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
      "lengths, factor)\n"

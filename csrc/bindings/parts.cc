@@ -21,6 +21,24 @@ namespace py = pybind11;
 constexpr int kMostDimensions = 8;
 constexpr int kDescription = 2 + kMostDimensions;
 
+// The arguments, by position: from kAlgorithm on in the order of Options in _parts.py.
+enum Position : std::uint8_t {
+  kCollective,
+  kX,
+  kOut,
+  kCounts,
+  kStream,
+  kAlgorithm,
+  kAsync,
+  kTimeout,
+  kName,
+  kOp,
+  kDeterministic,
+  kFactor,
+  kArguments,
+};
+constexpr Py_ssize_t kRequired = kOp;  // the others have defaults
+
 struct Arguments {
   Collective collective;
   PyArrayObject* x;
@@ -30,38 +48,45 @@ struct Arguments {
   bool deterministic;
 };
 
+bool is_text(PyObject* object, const char* text) {
+  return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, text) == 0;
+}
+
 std::optional<Collective> collective_of(PyObject* name) {
   for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll}) {
-    if (PyUnicode_CompareWithASCIIString(name, collectives::name(kind).data()) == 0) {
+    if (is_text(name, collectives::name(kind).data())) {
       return kind;
     }
   }
   return std::nullopt;
 }
 
-std::optional<Arguments> parse(PyObject* const* args, Py_ssize_t count) {
-  if (count != 6 || !PyUnicode_Check(args[0]) || !is_plain_array(args[1])) {
-    return std::nullopt;
-  }
-  const auto kind = collective_of(args[0]);
-  const int op = op_of(args[2]);
-  const bool counted = args[4] != Py_None;
-  if (!kind || op < 0 || (args[3] != Py_None && !is_plain_array(args[3])) || (counted && !PyLong_CheckExact(args[4])) ||
-      (args[5] != Py_False && args[5] != Py_True)) {
-    return std::nullopt;
-  }
-  Arguments a{*kind, reinterpret_cast<PyArrayObject*>(args[1]), static_cast<Op>(op), nullptr, -1, args[5] == Py_True};
-  if (args[3] != Py_None) {
-    a.out = reinterpret_cast<PyArrayObject*>(args[3]);
-  }
-  if (counted) {
-    a.counts = PyLong_AsSsize_t(args[4]);
-    if (a.counts < 0) {
-      PyErr_Clear();
+std::optional<Arguments> parse(PyObject* const* args) {
+  for (const Position none : {kFactor, kTimeout, kName, kStream}) {
+    if (args[none] != Py_None) {
       return std::nullopt;
     }
   }
-  return a;
+  const int op = op_of(args[kOp]);
+  const bool counted = args[kCounts] != Py_None;
+  const bool given = args[kOut] != Py_None;
+  if (!is_plain_array(args[kX]) || (given && !is_plain_array(args[kOut])) || op < 0 ||
+      (counted && !PyLong_CheckExact(args[kCounts])) || !is_text(args[kAlgorithm], "auto") ||
+      args[kAsync] != Py_False || (args[kDeterministic] != Py_False && args[kDeterministic] != Py_True)) {
+    return std::nullopt;
+  }
+  const auto kind = collective_of(args[kCollective]);
+  const Py_ssize_t counts = counted ? PyLong_AsSsize_t(args[kCounts]) : -1;
+  if (!kind || (counted && counts < 0)) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return Arguments{*kind,
+                   reinterpret_cast<PyArrayObject*>(args[kX]),
+                   static_cast<Op>(op),
+                   given ? reinterpret_cast<PyArrayObject*>(args[kOut]) : nullptr,
+                   counts,
+                   args[kDeterministic] == Py_True};
 }
 
 // The length of axis 0 of the result; -1 where the call is not one for here.
@@ -131,36 +156,44 @@ bool all_alike(const std::vector<std::int64_t>& tables) {
   return std::equal(tables.begin() + kDescription, tables.end(), tables.begin());
 }
 
-// The general path, from where all ranks know what each of them has.
-PyObject* go_on(PyObject* self, const Arguments& a, int size, const std::vector<std::int64_t>& tables) {
-  static PyObject* method = PyUnicode_InternFromString("_all_gather_uneven");
+// tables: what the ranks have told each other already, or nullptr.
+PyObject* go_general_way(PyObject* self, PyObject* const* args, PyObject* tables) {
+  static PyObject* method = PyUnicode_InternFromString("_general_parts");
+  PyObject* arguments[kArguments + 2] = {self};
+  std::copy_n(args, kArguments, arguments + 1);
+  arguments[kArguments + 1] = tables;
+  return PyObject_VectorcallMethod(method, arguments, kArguments + (tables == nullptr ? 1 : 2), nullptr);
+}
+
+py::object as_array(const std::vector<std::int64_t>& tables, npy_intp size) {
   npy_intp dimensions[] = {size, 1, kDescription};
-  const auto array = py::reinterpret_steal<py::object>(PyArray_SimpleNew(3, dimensions, NPY_INT64));
+  auto array = py::reinterpret_steal<py::object>(PyArray_SimpleNew(3, dimensions, NPY_INT64));
   if (!array) {
-    return nullptr;
+    throw py::error_already_set();
   }
   std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())), tables.data(),
               tables.size() * sizeof tables[0]);
-  PyObject* out = a.out == nullptr ? Py_None : reinterpret_cast<PyObject*>(a.out);
-  PyObject* arguments[] = {self, reinterpret_cast<PyObject*>(a.x), out, array.ptr()};
-  return PyObject_VectorcallMethod(method, arguments, std::size(arguments), nullptr);
-}
-
-PyObject* not_here() {
-  Py_INCREF(Py_NotImplemented);
-  return Py_NotImplemented;
+  return array;
 }
 
 }  // namespace
 
-PyObject* even_parts(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count) {
-  const auto a = parse(args, count);
-  if (!a) {
-    return not_here();
+PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const* given, Py_ssize_t count) {
+  static PyObject* sum = PyUnicode_InternFromString("sum");
+  if (count < kRequired || count > kArguments) {
+    PyErr_Format(PyExc_TypeError, "_run_parts() takes %zd to %d arguments, %zd were given", kRequired,
+                 static_cast<int>(kArguments), count);
+    return nullptr;
   }
-  const npy_intp rows = rows_of_result(*a, communicator.size());
+  PyObject* args[kArguments] = {};
+  args[kOp] = sum;
+  args[kDeterministic] = Py_False;
+  args[kFactor] = Py_None;
+  std::copy_n(given, count, args);
+  const auto a = parse(args);
+  const npy_intp rows = a ? rows_of_result(*a, communicator.size()) : -1;
   if (rows < 0 || (a->out != nullptr && !fits(*a, rows, communicator.rank()))) {
-    return not_here();
+    return go_general_way(self, args, nullptr);
   }
   if (a->collective == Collective::kAllGather && a->counts < 0) {
     thread_local std::vector<std::int64_t> tables;
@@ -168,7 +201,7 @@ PyObject* even_parts(PyObject* self, Communicator& communicator, PyObject* const
       return nullptr;
     }
     if (!all_alike(tables)) {
-      return go_on(self, *a, communicator.size(), tables);
+      return go_general_way(self, args, as_array(tables, communicator.size()).ptr());
     }
   }
   py::object result = a->out == nullptr ? new_array(a->x, rows)

@@ -6,9 +6,8 @@
 
 namespace collectives {
 
-// Communicator._even_parts: (collective, x, op, out, counts, deterministic) to the result. NotImplemented, a new
-// reference, where the call is none on one plain array in parts of one length, or is wrong by itself: nothing has been
-// done then, and the general path goes on from the beginning.
-PyObject* even_parts(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count);
+// Communicator._run_parts. What is no blocking call on one plain array in parts of one length, or is wrong by itself,
+// goes to the method _general_parts, with the same arguments.
+PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count);
 
 }  // namespace collectives

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint8_t kCopied = 1;
 constexpr std::int64_t kLine = 64;
+constexpr int kSlotsOfPipeline = 4;
 
 }  // namespace
 
@@ -18,6 +19,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
       root_(has_root(problem.collective) ? problem.root : -1),
       shared_(problem.collective == Collective::kAllGather),
       even_(problem.even()),
+      pipelined_(limits.slots >= kSlotsOfPipeline),
       readers_(topology.size, 0) {
   const std::int64_t element = problem.element();
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
@@ -98,7 +100,11 @@ void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
     if (bytes > 0) {
       Operand destination = place(me_, to, c);
       destination.take = false;
-      b.copy(input(input_offset(me_, to) + c.offset, c.stride), {destination}, bytes);
+      std::vector<Operand> destinations{destination};
+      if (shared_) {
+        destinations.push_back(output(output_offset(me_) + c.offset, c.stride));  // while it is in the cache
+      }
+      b.copy(input(input_offset(me_, to) + c.offset, c.stride), destinations, bytes);
       if (shared_) {
         return;
       }
@@ -106,38 +112,45 @@ void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
   }
 }
 
-void Exchange::one_chunk(ScheduleBuilder& b, const Chunk& c, const Take& take) const {
+void Exchange::give(ScheduleBuilder& b, const Chunk& c) const {
   publish(b, c);
-  std::vector<FlagRef> flags;
-  bool awaited = false;
+  bool awaited = c.index == 0;
   for (int r = 0; r < size_; ++r) {
-    if (r == me_) {
-      continue;
-    }
-    awaited = awaited || waits(r, me_, c);
-    if (waits(me_, r, c)) {
-      flags.push_back({c.index == 0 ? kHeaderFlag : kCopied, static_cast<std::uint16_t>(r), c.index});
-    }
+    awaited = awaited || (r != me_ && waits(r, me_, c));
   }
-  if (awaited || c.index == 0) {
+  if (awaited) {
     b.signal(me_, c.index == 0 ? kHeaderFlag : kCopied, c.index);
   }
-  b.wait(flags);
-  for (int from = 0; from < size_; ++from) {
-    if (from != me_ && piece(from, me_, c) > 0) {
-      take(b, c);
-      return;
+}
+
+void Exchange::get(ScheduleBuilder& b, const Chunk& c, const Take& take) const {
+  std::vector<FlagRef> flags;
+  bool any = false;
+  for (int r = 0; r < size_; ++r) {
+    if (r != me_ && waits(me_, r, c)) {
+      flags.push_back({c.index == 0 ? kHeaderFlag : kCopied, static_cast<std::uint16_t>(r), c.index});
     }
+    any = any || (r != me_ && piece(r, me_, c) > 0);
+  }
+  b.wait(flags);
+  if (any) {
+    take(b, c);
   }
 }
 
 void Exchange::boxes(ScheduleBuilder& b, const Take& take) const {
-  const auto body = [&](const Chunk& c) { one_chunk(b, c, take); };
+  const auto both = [&](const Chunk& c) {
+    give(b, c);
+    get(b, c, take);
+  };
   if (inlined_) {
-    body({0, 0, longest_, 0});
+    both({0, 0, longest_, 0});
+  } else if (even_ && root_ < 0 && pipelined_) {
+    b.for_chunks_in_stages(longest_, chunk_bytes_,
+                           {{0, [&](const Chunk& c) { give(b, c); }}, {1, [&](const Chunk& c) { get(b, c, take); }}});
   } else {
     // Parts of different lengths end in different chunks, so there is nothing to repeat.
-    b.for_chunks(longest_, chunk_bytes_, even_ ? 1 : std::numeric_limits<int>::max(), body, even_ ? 1 : 0);
+    b.for_chunks(longest_, chunk_bytes_, even_ ? 1 : std::numeric_limits<int>::max(), both, even_ ? 1 : 0);
   }
 }
 
@@ -157,7 +170,9 @@ Schedule Exchange::through_boxes() const {
       }
     }
   });
-  keep(b);
+  if (!shared_) {
+    keep(b);
+  }
   return b.build();
 }
 

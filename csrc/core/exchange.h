@@ -4,6 +4,10 @@
 // chunk k of what it gets out of the boxes of the others. Slots are used again after two chunks: whoever writes chunk
 // k + 1 has seen the signal k of those that read its chunk k - 1, and they signalled after they had read it.
 //
+// Where all parts have the same length and there is no root it is a pipeline: a rank writes chunk k + 1 before it waits
+// for chunk k. A slot is used again after four chunks then: whoever writes chunk k + 4 has seen the signal k + 2 of its
+// readers, which they gave after they had read chunk k.
+//
 // Every rank awaits every header, or a later signal of a rank that did, so nobody returns before all have entered.
 #pragma once
 
@@ -57,13 +61,16 @@ class Exchange {
   bool waits(int reader, int writer, const Chunk& c) const;
   void publish(ScheduleBuilder& b, const Chunk& c) const;
   void boxes(ScheduleBuilder& b, const Take& take) const;
-  void one_chunk(ScheduleBuilder& b, const Chunk& c, const Take& take) const;
+  // What this rank does with a chunk: it writes what others get, then takes what it gets itself.
+  void give(ScheduleBuilder& b, const Chunk& c) const;
+  void get(ScheduleBuilder& b, const Chunk& c, const Take& take) const;
 
   int me_;
   int size_;
   int root_;     // -1 where there is none
   bool shared_;  // all readers of a rank get the same
   bool even_;
+  bool pipelined_;  // there are slots enough
   bool inlined_;
   std::int64_t longest_ = 0;
   std::int64_t chunk_bytes_ = 0;

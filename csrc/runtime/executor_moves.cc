@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/streaming.h"
 #include "core/take.h"
 #include "runtime/executor.h"
 
@@ -15,13 +16,17 @@ constexpr std::int64_t kMostByLoop = 4 << 10;
 
 bool of_caller(Region region) { return region == Region::kInput || region == Region::kOutput; }
 
-inline void copy_bytes(const Plan& plan, std::byte* destination, std::byte* source, std::int64_t bytes, bool take) {
-  if (take) {
+// to: where the destination is.
+inline void copy_bytes(const Plan& plan, Region to, std::byte* destination, std::byte* source, std::int64_t bytes,
+                       bool take) {
+  if (plan.streams && to == Region::kOutput && destination != source) {
+    copy_streaming(destination, source, bytes, take);
+  } else if (take) {
     copy_taking(destination, source, bytes);
   } else if (bytes >= kLeastByLoop && bytes <= kMostByLoop) {
-    void* const to = destination;
-    const void* const from = source;
-    plan.copy(&to, 1, &from, 1, static_cast<std::size_t>(bytes), 1);
+    void* const first = destination;
+    const void* const only = source;
+    plan.copy(&first, 1, &only, 1, static_cast<std::size_t>(bytes), 1);
   } else if (destination != source) {
     std::memcpy(destination, source, bytes);
   }
@@ -53,7 +58,7 @@ void Executor::copy(Work& work, const Step& step) {
   const OperandPlace* const end = to + step.destinations.count;
   std::byte* const source = from.address(work.bases, work.iteration);
   for (; to != end; ++to) {
-    copy_bytes(*work.plan, to->address(work.bases, work.iteration), source, step.length, from.take);
+    copy_bytes(*work.plan, to->region, to->address(work.bases, work.iteration), source, step.length, from.take);
   }
 }
 
@@ -111,8 +116,8 @@ void Executor::move_spans(Work& work, const Step& step) {
       reduce_bytes(work, step, bytes);
     } else {
       for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
-        copy_bytes(*work.plan, static_cast<std::byte*>(work.destinations[i]), static_cast<std::byte*>(work.sources[0]),
-                   bytes, place(0).take);
+        copy_bytes(*work.plan, place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
+                   static_cast<std::byte*>(work.sources[0]), bytes, place(0).take);
       }
     }
     done += bytes;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/streaming.h"
 #include "core/take.h"
 
 namespace collectives {
@@ -45,6 +46,18 @@ std::int64_t ahead_bytes(const Schedule& s) {
   return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kMost) : 0;
 }
 
+// Whether what the ranks of this host read and write together is too much for caches.
+bool streams(const Problem& problem, const Topology& topology) {
+  const bool apart = has_parts(problem.collective);
+  std::int64_t total = 0;
+  for (int r = 0; r < topology.size; ++r) {
+    if (topology.mapped(r, topology.rank)) {
+      total += apart ? problem.input_bytes(r, topology.size) + problem.output_bytes(r, topology.size) : problem.bytes();
+    }
+  }
+  return total >= (apart ? kStreamingApart : kStreamingInPlace);
+}
+
 }  // namespace
 
 std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
@@ -82,6 +95,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
     }
   }
   plan->mapped_bytes = mapped_bytes(schedule);
+  plan->streams = streams(problem, topology);
   plan->ahead_bytes = ahead_bytes(schedule);
   return plan;
 }

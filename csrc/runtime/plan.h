@@ -27,6 +27,7 @@ struct Plan {
   bool signals_header = false;             // the schedule publishes the header line by itself
   std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits
   std::size_t max_operands = 0;
+  bool streams = false;   // what is copied into the output is written past the caches
   bool takes = false;     // a source of the schedule is marked Operand::take
   int element_shift = 0;  // log2 of the size of an element
 };

@@ -18,6 +18,21 @@ class Communicator:
     """The engine's side of collectives.Communicator."""
 
     def __new__(cls, handle: object, /) -> Self: ...
+    def _run_parts(
+        self,
+        collective: object,
+        x: object,
+        out: object,
+        counts: object,
+        stream: object,
+        algorithm: object,
+        async_op: object,
+        timeout: object,
+        name: object,
+        op: object = "sum",
+        deterministic: object = False,
+        factor: object = None,
+    ) -> Any: ...
     def _start(
         self,
         collective: str,

@@ -39,11 +39,11 @@ class Options:
     name: str | None = None
     op: str = "sum"
     deterministic: bool = False
-    root: int = 0
     factor: float | None = None
+    tables: npt.NDArray[np.int64] | None = None  # what ``_layout.exchange`` would bring, where that is known
+    root: int = 0
     empty: Callable[[Shape, np.dtype[Any]], Array] = empty  # makes the arrays of results
     start: Callable[..., Any] | None = None  # in the place of the engine, as ``comm._start``
-    tables: npt.NDArray[np.int64] | None = None  # what ``_layout.exchange`` would bring, where that is known
 
 
 class Given:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _device, _groups, _nccl, _objects, _parts, _peers, _recorder, _shrink, _symmetric
+from . import _core, _device, _groups, _nccl, _objects, _peers, _recorder, _shrink, _symmetric
 from ._arguments import Array
 from ._layout import Counts
 from ._parts import Options
@@ -148,11 +148,7 @@ class Communicator(_core.Communicator):
         Raises:
             MismatchError: ranks disagree in dtype, in dimensions other than the first, or in counts.
         """
-        if algorithm == "auto" and not async_op and timeout is name is stream is None:
-            result = self._even_parts("all_gather", x, "sum", out, counts, False)
-            if result is not NotImplemented:
-                return result
-        return _device.parts(self, "all_gather", x, out, counts, Options(algorithm, async_op, timeout, name), stream)
+        return self._run_parts("all_gather", x, out, counts, stream, algorithm, async_op, timeout, name)
 
     def gather(
         self,
@@ -227,12 +223,9 @@ class Communicator(_core.Communicator):
             MismatchError: ranks disagree, for example in the length of ``x``.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        if algorithm == "auto" and not async_op and timeout is name is stream is None and factor is None:
-            result = self._even_parts("reduce_scatter", x, op, out, counts, deterministic)
-            if result is not NotImplemented:
-                return result
-        options = Options(algorithm, async_op, timeout, name, op, deterministic, factor=factor)
-        return _device.parts(self, "reduce_scatter", x, out, counts, options, stream)
+        return self._run_parts(
+            "reduce_scatter", x, out, counts, stream, algorithm, async_op, timeout, name, op, deterministic, factor
+        )
 
     def all_to_all(
         self,
@@ -260,11 +253,7 @@ class Communicator(_core.Communicator):
             MismatchError: ranks disagree, for example in the length of ``x`` when there are no counts.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        if algorithm == "auto" and not async_op and timeout is name is stream is None:
-            result = self._even_parts("all_to_all", x, "sum", out, counts, False)
-            if result is not NotImplemented:
-                return result
-        return _device.parts(self, "all_to_all", x, out, counts, Options(algorithm, async_op, timeout, name), stream)
+        return self._run_parts("all_to_all", x, out, counts, stream, algorithm, async_op, timeout, name)
 
     def send(
         self,
@@ -312,9 +301,9 @@ class Communicator(_core.Communicator):
         """What the compiled methods leave to Python; the arguments are theirs, None where nothing was given."""
         return _device.whole(self, collective, *arguments)
 
-    def _all_gather_uneven(self, x: Array, out: Array | None, tables: npt.NDArray[np.int64]) -> Any:
-        """What the compiled all-gather leaves to Python once the ranks know that their arrays differ."""
-        return _parts.all_gather(self, x, out, None, Options(tables=tables))
+    def _general_parts(self, collective: str, x: Any, out: Any, counts: Counts, stream: object, *options: Any) -> Any:
+        """The same of the collectives of parts; `options` are those of ``Options``, in its order."""
+        return _device.parts(self, collective, x, out, counts, Options(*options), stream)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Parts the ranks into groups, one for each color. A collective call.

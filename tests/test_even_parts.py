@@ -1,0 +1,154 @@
+"""Collectives of parts on one plain array in equal parts: the short way through the library, and where it ends."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from pool import Pools
+
+GROUPS = [(1, "local"), (2, "local"), (3, "local"), (2, "shm"), (3, "shm"), (2, "tcp")]
+GUARD = 3  # elements before and after an array, of which it begins and ends no cache line
+
+
+@pytest.fixture(params=GROUPS, ids=lambda g: f"{g[1]}-{g[0]}")
+def group(request: pytest.FixtureRequest, pools: Pools) -> Any:
+    return pools.get(*request.param)
+
+
+def values(rank: int, rows: int, width: int, dtype: str) -> Any:
+    return ((np.arange(rows * width) * 7 + 5 * rank) % 11).astype(dtype).reshape(rows, width)
+
+
+def by_numpy(collective: str, rank: int, size: int, rows: int, width: int, dtype: str) -> Any:
+    """The result of a rank whose array has so many rows, as those of all ranks have."""
+    given = [values(r, rows, width, dtype) for r in range(size)]
+    if collective == "all_gather":
+        return np.concatenate(given)
+    if collective == "reduce_scatter":
+        return np.split(np.add.reduce(given, dtype=given[0].dtype), size)[rank]
+    return np.concatenate([np.split(x, size)[rank] for x in given])
+
+
+def no_general_path() -> Callable[[], None]:
+    """Makes the general path fail in this process; returns what undoes it."""
+    device = importlib.import_module("collectives._device")
+    parts = device.parts
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the call took the general path")
+
+    device.parts = refuse
+
+    def undo() -> None:
+        device.parts = parts
+
+    return undo
+
+
+def even(comm: Any, rows: int, width: int, dtype: str, short: bool) -> list[str]:
+    """The wrong ones of all the forms of a call. short: none of them may take the general path."""
+    wrong = []
+    undo = no_general_path() if short else lambda: None
+    try:
+        for collective in ("all_gather", "reduce_scatter", "all_to_all"):
+            want = by_numpy(collective, comm.rank, comm.size, rows, width, dtype)
+            x = values(comm.rank, rows, width, dtype)
+            out = np.zeros_like(want)
+            forms: list[tuple[str, Callable[[], Any]]] = [
+                ("new", lambda c=collective, x=x: getattr(comm, c)(x)),
+                ("out", lambda c=collective, x=x, out=out: getattr(comm, c)(x, out=out)),
+            ]
+            if collective == "all_gather":
+                part = out[comm.rank * rows : (comm.rank + 1) * rows]
+
+                def in_place(part: Any = part, out: Any = out, x: Any = x) -> Any:
+                    out[:] = 0
+                    part[:] = x
+                    return comm.all_gather(part, out=out, counts=rows)
+
+                forms += [
+                    ("told", lambda x=x: comm.all_gather(x, counts=rows)),
+                    ("in place", in_place),
+                ]
+            if collective == "reduce_scatter":
+                forms.append(("told", lambda x=x: comm.reduce_scatter(x, "sum", counts=rows // comm.size)))
+            for form, call in forms:
+                for _ in range(2):  # the second one finds what the first one left
+                    result = call()
+                    unchanged = form == "in place" or np.array_equal(x, values(comm.rank, rows, width, dtype))
+                    if not np.array_equal(result, want) or result.dtype != want.dtype or not unchanged:
+                        wrong.append(f"{collective} {form}")
+    finally:
+        undo()
+    return wrong
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+@pytest.mark.parametrize("width", [1, 5, 3000])
+def test_equal_parts_go_the_short_way(group: Any, width: int, dtype: str) -> None:
+    # What one of several threads replaces, the others miss.
+    assert group.run(even, 6, width, dtype, group.transport != "local") == [[]] * group.size
+
+
+def gather_unlike(comm: Any, out: bool) -> Any:
+    """Rank 0 of 3 has rows that would fit equal parts of the result, and a layout that only the general path knows."""
+    rows = [3, 2, 4]
+    x = values(comm.rank, rows[comm.rank], 4, "float32")
+    given = np.asfortranarray(x) if comm.rank == 1 else x
+    target = np.zeros((sum(rows), 4), np.float32) if out else None
+    before = len(comm.recorder())
+    result = comm.all_gather(given, out=target)
+    want = np.concatenate([values(r, n, 4, "float32") for r, n in enumerate(rows)])
+    return np.array_equal(result, want) and (target is None or result is target), len(comm.recorder()) - before
+
+
+@pytest.mark.parametrize("out", [False, True])
+@pytest.mark.parametrize("transport", ["local", "shm"])
+def test_ranks_that_have_different_lengths_or_layouts_meet(pools: Pools, transport: str, out: bool) -> None:
+    # Each of them tells its length once, and gives its rows once.
+    assert pools.get(3, transport).run(gather_unlike, out) == [(True, 2)] * 3
+
+
+def out_of_one_rank(comm: Any) -> Any:
+    """Of rank 0 the output fits equal parts, of rank 1 too, but those are others."""
+    rows = [2, 4, 3][comm.rank]
+    x = values(comm.rank, rows, 1, "float32")
+    return comm.all_gather(x, out=np.zeros((9, 1), np.float32)).ravel().tolist()
+
+
+def test_an_output_that_fits_one_rank_only(pools: Pools) -> None:
+    # Rank 2 alone could take its output for that of equal parts.
+    want = np.concatenate([values(r, n, 1, "float32") for r, n in enumerate([2, 4, 3])]).ravel().tolist()
+    assert pools.get(3, "shm").run(out_of_one_rank) == [want] * 3
+
+
+def large(comm: Any, shift: int) -> list[str]:
+    """Results that are larger than caches and begin anywhere: nothing beside them may be written."""
+    wrong = []
+    part = (9 << 20) // 4 + 5
+    for collective in ("all_gather", "all_to_all", "broadcast", "all_reduce"):
+        rows = part if collective == "all_gather" else comm.size * part
+        x = values(comm.rank, rows, 1, "float32")
+        store = np.full(comm.size * part + 2 * GUARD + shift, -1, np.float32)
+        out = store[GUARD + shift : -GUARD].reshape(-1, 1)
+        if collective in ("all_gather", "all_to_all"):
+            want = by_numpy(collective, comm.rank, comm.size, rows, 1, "float32")
+            getattr(comm, collective)(x, out=out)
+        else:
+            want = values(0, rows, 1, "float32")
+            if collective == "all_reduce":
+                want = want + values(1, rows, 1, "float32")
+            getattr(comm, collective)(x, out=out)
+        around = np.concatenate([store[: GUARD + shift], store[-GUARD:]])
+        if not np.array_equal(out, want) or not np.all(around == -1):
+            wrong.append(collective)
+    return wrong
+
+
+@pytest.mark.parametrize("shift", [0, 1, 13])
+def test_results_larger_than_caches(pools: Pools, shift: int) -> None:
+    assert pools.get(2, "shm").run(large, shift) == [[], []]
