@@ -162,10 +162,14 @@ def _configure(a: argparse.Namespace) -> list[Run]:
                 f"argument --algorithm: {name!r} is no algorithm of {a.collective}; there are all, auto, "
                 + ", ".join(everything)
             )
-    if a.op == "avg" and cases.DTYPES[a.dtype].kind in "iub" and a.collective in ("all_reduce", "reduce"):
+    if a.op == "avg" and cases.DTYPES[a.dtype].kind in "iub" and a.collective in cases.REDUCING:
         raise BadRequestError(f"--op avg needs floats, not {a.dtype}")
     if a.memory == "symmetric" and a.transport == "tcp":
         raise BadRequestError("--memory symmetric needs ranks that share memory; over tcp they do not")
+    if a.collective in cases.PARTS and (a.memory == "symmetric" or a.tensors > 1):
+        raise BadRequestError(
+            f"{a.collective} is measured with one ordinary array; --memory and --tensors are not for it"
+        )
     levels = timed.LEVELS if (a.level or "both") == "both" and (a.vs or a.level) else (a.level or "python",)
     config = Config(
         collective=a.collective,

@@ -12,7 +12,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier")
+# Of equal parts, from one array into another: the sizes are those of the whole, as in nccl-tests.
+PARTS = ("all_gather", "reduce_scatter", "all_to_all")
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", *PARTS)
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 OPS = ("sum", "avg", "prod", "min", "max")
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -148,10 +151,17 @@ def size_range(begin: int, end: int, factor: float) -> tuple[int, ...]:
 
 
 def counts(config: Config) -> list[int]:
-    """Elements per size: at least one, none twice. A barrier has one case without elements."""
+    """Elements per size: at least one (for each part), none twice. A barrier has one case without elements."""
     if not config.rewrites:
         return [0]
-    return sorted({max(1, nbytes // config.element.itemsize) for nbytes in config.sizes})
+    parts = config.ranks if config.collective in PARTS else 1
+    return sorted({max(1, nbytes // config.element.itemsize // parts) * parts for nbytes in config.sizes})
+
+
+def given_and_gotten(collective: str, count: int, ranks: int) -> tuple[int, int]:
+    """Elements that a rank gives, and that it gets, when the whole has so many."""
+    given = count // ranks if collective == "all_gather" else count
+    return given, count // ranks if collective == "reduce_scatter" else count
 
 
 def tensor_lengths(count: int, tensors: int) -> list[int]:
@@ -166,6 +176,8 @@ def bus_factor(collective: str, ranks: int) -> float:
     """busbw / algbw, as nccl-tests defines it: what makes busbw comparable with the speed of the links."""
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
+    if collective in PARTS:
+        return (ranks - 1) / ranks
     return 0.0 if collective == "barrier" else 1.0
 
 

@@ -35,7 +35,7 @@ def fill(x: Array, values: Array) -> None:
 
 
 def model(collective: str, op: str, inputs: list[Array]) -> tuple[Array, Array]:
-    """The result that all ranks (the root, for reduce) should have, and how far off each element may be.
+    """The result that all ranks (the root, for reduce) should have of the whole, and how far off each element may be.
 
     Sums of floats may be taken in any order: n terms then differ from the exact sum by at most about n units in the
     last place of the sum of the magnitudes. What only selects or copies has to be exact, as do integers (which wrap)
@@ -59,6 +59,29 @@ def model(collective: str, op: str, inputs: list[Array]) -> tuple[Array, Array]:
         expected, magnitude = expected / len(inputs), magnitude / len(inputs)
     unit, tiny = _precision(dtype)
     return expected, (len(inputs) + 1) * unit * magnitude + tiny
+
+
+def expected(collective: str, op: str, inputs: list[Array], rank: int, count: int) -> list[tuple[slice, Array, Array]]:
+    """What a rank should have after a collective of `count` elements: pieces, each with `model`'s values for it.
+
+    Args:
+        collective, op, inputs: as `model` takes them; the inputs are repeated.
+        rank: whose results they are.
+        count: elements of the whole.
+    """
+    part = count // len(inputs)
+
+    def own(values: Array) -> Array:
+        return np.roll(values, -rank * part)
+
+    if collective == "all_gather":
+        return [(slice(r * part, (r + 1) * part), *_exact(values)) for r, values in enumerate(inputs)]
+    if collective == "all_to_all":
+        return [(slice(r * part, (r + 1) * part), *_exact(own(values))) for r, values in enumerate(inputs)]
+    result, tolerance = model(collective, op, inputs)
+    if collective == "reduce_scatter":
+        return [(slice(part), own(result), own(tolerance))]
+    return [(slice(count), result, tolerance)]
 
 
 def count_wrong(x: Array, expected: Array, tolerance: Array) -> int:

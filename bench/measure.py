@@ -18,7 +18,7 @@ import numpy as np
 import progress
 import results
 import timed
-from cases import Array, BadRequestError, Case, Config, counts, on_huge_pages
+from cases import PARTS, Array, BadRequestError, Case, Config, counts, given_and_gotten, on_huge_pages
 from collectives import _core
 from peers import Peer
 from placement import Probe
@@ -58,7 +58,8 @@ class _Rank:
         self.ours = self.theirs = on_huge_pages(most, config.element)
         if config.memory == "symmetric":
             self.ours = comm.empty(most, config.element)  # which a peer would not know, and read slowly
-        for buffer in (self.ours, self.theirs):
+        self.results = on_huge_pages(most if config.collective in PARTS else 0, config.element)
+        for buffer in (self.ours, self.theirs, self.results):
             buffer.fill(0)  # first touch
         self.command = np.zeros(4, np.int64)
 
@@ -162,10 +163,14 @@ class _Rank:
 
     def _timed(self, case: Case) -> timed.Timed:
         x = self._buffer(case)
+        out = None
+        if self.config.collective in PARTS:
+            given, gotten = given_and_gotten(self.config.collective, case.count, self.comm.size)
+            x, out = x[:given], self.results[:gotten]
         if case.peer is None:
-            return timed.ours(self.comm, self.config, case, x)
+            return timed.ours(self.comm, self.config, case, x, out)
         assert self.peer is not None
-        return timed.theirs(self.comm, self.config, case, x, self.peer)
+        return timed.theirs(self.comm, self.config, case, x, self.peer, out)
 
     def _buffer(self, case: Case) -> Array:
         return (self.ours if case.peer is None else self.theirs)[: case.count]
@@ -221,7 +226,7 @@ class _Rank:
         wrong = 0
         if inputs:
             wrong = self._total(self._count_wrong(x, inputs))
-            if case.peer is None and c.collective != "reduce":
+            if case.peer is None and c.collective in ("all_reduce", "broadcast", "all_gather"):
                 wrong += self._differing(x)
         together = np.array([moved.get(name, 0) for name in _TRANSPORTS], np.int64)
         comm.all_reduce(together)
@@ -244,7 +249,8 @@ class _Rank:
         c = self.config
         if c.collective == "reduce" and self.comm.rank != 0:
             return 0  # only the root has a result
-        return check.count_wrong(x, *check.model(c.collective, c.op, inputs))
+        pieces = check.expected(c.collective, c.op, inputs, self.comm.rank, len(x))
+        return sum(check.count_wrong(x[piece], *values) for piece, *values in pieces)
 
     def _total(self, number: int) -> int:
         total = np.array([number], np.int64)

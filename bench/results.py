@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from cases import Array, Case, Config, bus_factor
+from cases import REDUCING, Array, Case, Config, bus_factor
 from placement import PLACEMENTS
 
 # A placement gets a row of its own when it was seen in this many blocks, or in this part of all blocks of the case.
@@ -108,7 +108,7 @@ class Collected:
             "ranks": c.ranks,
             "bytes": case.nbytes,
             "dtype": c.dtype,
-            "op": c.op if c.collective in ("all_reduce", "reduce") else None,
+            "op": c.op if c.collective in REDUCING else None,
             "peer": case.peer,
             "level": case.level,
             "tensors": case.tensors,

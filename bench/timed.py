@@ -15,7 +15,7 @@ from typing import Any
 
 import collectives
 import numpy as np
-from cases import Array, Case, Config, on_huge_pages, tensor_lengths
+from cases import REDUCING, Array, Case, Config, on_huge_pages, tensor_lengths
 from collectives import _core
 from peers import Peer
 
@@ -44,31 +44,43 @@ class Timed:
     fetch: Callable[[Array], None] = _nothing
 
 
-def ours(comm: collectives.Communicator, config: Config, case: Case, x: Array) -> Timed:
-    """A call of this library on `x`, or on as many tensors as the case wants."""
+def ours(comm: collectives.Communicator, config: Config, case: Case, x: Array, out: Array | None) -> Timed:
+    """A call of this library on `x`, or on as many tensors as the case wants; into `out` where there is one."""
     lists = _lists(x, case.tensors) if case.tensors > 1 else None
     arrays = lists.arrays if lists else [x] if config.rewrites else []
     if case.level == "c":
-        op = config.op if config.collective in ("all_reduce", "reduce") else "sum"
-        timed = _from_c(_core._time_collective, comm, arrays, config.collective, op, case.algorithm)
+        op = config.op if config.collective in REDUCING else "sum"
+        timed = _from_c(_core._time_collective, comm, arrays, config.collective, op, case.algorithm, out)
     else:
-        timed = _from_python(comm, arrays, _method(comm, config, case, arrays))
+        timed = _from_python(comm, arrays, _method(comm, config, case, arrays, out))
+    if out is not None:
+        return dataclasses.replace(timed, fetch=_into(out))
     return dataclasses.replace(timed, put=lists.put, fetch=lists.fetch) if lists else timed
 
 
-def theirs(comm: collectives.Communicator, config: Config, case: Case, x: Array, peer: Peer) -> Timed:
-    """A call of a peer on `x`."""
+def _into(out: Array) -> Callable[[Array], None]:
+    def fetch(x: Array) -> None:
+        x[: len(out)] = out
+
+    return fetch
+
+
+def theirs(
+    comm: collectives.Communicator, config: Config, case: Case, x: Array, peer: Peer, out: Array | None
+) -> Timed:
+    """A call of a peer on `x`, into `out` where there is one."""
     arrays = [x] if config.rewrites else []
+    more = () if out is None else (out,)
     if case.level == "c":
-        c_call = peer.prepare_c(case.algorithm, config.collective, x, config.op)
+        c_call = peer.prepare_c(case.algorithm, config.collective, x, config.op, *more)
         rewritten = [] if c_call.before else arrays
         # The function's last argument is only held.
         timed = _from_c(
             _core._time_function, comm, rewritten, c_call.address, c_call.arguments, c_call.before, c_call.keep
         )
     else:
-        timed = _from_python(comm, arrays, peer.prepare(case.algorithm, config.collective, x, config.op))
-    return dataclasses.replace(timed, fetch=peer.fetch)
+        timed = _from_python(comm, arrays, peer.prepare(case.algorithm, config.collective, x, config.op, *more))
+    return dataclasses.replace(timed, fetch=peer.fetch if out is None else _into(out))
 
 
 def _from_python(comm: collectives.Communicator, arrays: list[Array], call: Callable[..., Any]) -> Timed:
@@ -101,12 +113,18 @@ def _from_c(
     return Timed(functools.partial(function, comm, arrays, 0, 1, *rest), rounds)
 
 
-def _method(comm: collectives.Communicator, config: Config, case: Case, arrays: list[Array]) -> Callable[..., Any]:
+def _method(
+    comm: collectives.Communicator, config: Config, case: Case, arrays: list[Array], out: Array | None
+) -> Callable[..., Any]:
     """The collective as a function without arguments: what a user would write, and no more."""
     positional: list[Any] = [arrays if case.tensors > 1 else arrays[0]] if arrays else []
-    if config.collective in ("all_reduce", "reduce") and config.op != "sum":
+    if config.collective in REDUCING and config.op != "sum":
         positional.append(config.op)
-    keywords = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
+    keywords: dict[str, Any] = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
+    if out is not None:
+        keywords["out"] = out
+    if config.collective == "all_gather":
+        keywords["counts"] = len(arrays[0])
     return functools.partial(getattr(comm, config.collective), *positional, **keywords)
 
 

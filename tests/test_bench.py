@@ -79,6 +79,9 @@ def test_all_algorithms_of_four_ranks(tmp_path):
         (["--collective", "reduce", "--op", "prod", "--dtype", "float16"], "shm"),
         (["--level", "c", "--dtype", "int32"], "shm"),
         (["--level", "both", "--tensors", "100"], "shm"),
+        (["--level", "both", "--collective", "all_gather", "--dtype", "uint8"], "shm"),
+        (["--collective", "reduce_scatter", "--op", "max", "--level", "both", "--transport", "tcp"], "tcp"),
+        (["--collective", "all_to_all", "--level", "both", "--transport", "local"], "local"),
     ],
 )
 def test_two_ranks(tmp_path, arguments, transport):
@@ -192,6 +195,32 @@ def test_wrong_results_are_counted(bench_module):
         if dtype.kind == "f":
             x[7] = np.nan
             assert check.count_wrong(x, expected, tolerance) == len(corrupted) + 1
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_wrong_parts_are_counted(bench_module, collective):
+    check, ranks = bench_module("check"), 3
+    count = 3 * (check.PERIOD + 7)  # no part begins where a pattern does
+    inputs = [check.pattern(np.dtype(np.int32), "sum", (1, rank)) for rank in range(ranks)]
+    wholes = [np.resize(values, count) for values in inputs]
+    for rank in range(ranks):
+        if collective == "all_gather":
+            right = np.concatenate([whole[: count // ranks] for whole in wholes])
+        elif collective == "reduce_scatter":
+            right = np.split(np.add.reduce(wholes, dtype=np.int32), ranks)[rank]
+        else:
+            right = np.concatenate([np.split(whole, ranks)[rank] for whole in wholes])
+        pieces = check.expected(collective, "sum", inputs, rank, count)
+
+        def wrong(x, pieces=pieces):
+            return sum(check.count_wrong(x[piece], *values) for piece, *values in pieces)
+
+        assert sum(len(right[piece]) for piece, *_ in pieces) == len(right)
+        assert wrong(right) == 0
+        corrupted = [0, len(right) // 2, len(right) - 1]
+        right[corrupted] += 1
+        assert wrong(right) == len(corrupted)
+        assert wrong(np.roll(right, 1)) > len(right) // 2
 
 
 def test_a_missing_contribution_is_wrong(bench_module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -141,7 +142,7 @@ def large(comm: Any, shift: int) -> list[str]:
         else:
             want = values(0, rows, 1, "float32")
             if collective == "all_reduce":
-                want = want + values(1, rows, 1, "float32")
+                want = np.add.reduce([values(r, rows, 1, "float32") for r in range(comm.size)])
             getattr(comm, collective)(x, out=out)
         around = np.concatenate([store[: GUARD + shift], store[-GUARD:]])
         if not np.array_equal(out, want) or not np.all(around == -1):
@@ -149,6 +150,55 @@ def large(comm: Any, shift: int) -> list[str]:
     return wrong
 
 
+@pytest.mark.parametrize(("n", "transport"), [(2, "shm"), (3, "shm"), (2, "local")])
 @pytest.mark.parametrize("shift", [0, 1, 13])
-def test_results_larger_than_caches(pools: Pools, shift: int) -> None:
-    assert pools.get(2, "shm").run(large, shift) == [[], []]
+def test_results_larger_than_caches(pools: Pools, n: int, transport: str, shift: int) -> None:
+    assert pools.get(n, transport).run(large, shift) == [[]] * n
+
+
+def large_elsewhere(comm: Any) -> list[bool]:
+    """In place, and in a list of which every tensor is one of several pieces of memory."""
+    rows = (9 << 20) // 4 + 5
+    whole = np.zeros((comm.size * rows, 1), np.float32)
+    part = whole[comm.rank * rows : (comm.rank + 1) * rows]
+    part[:] = values(comm.rank, rows, 1, "float32")
+    comm.all_gather(part, out=whole, counts=rows)
+    want = by_numpy("all_gather", comm.rank, comm.size, rows, 1, "float32")
+    in_list = comm.all_gather([values(comm.rank, rows, 1, "float32"), part[:3].copy()], counts=[rows, 3])
+    small = by_numpy("all_gather", comm.rank, comm.size, rows, 1, "float32").reshape(comm.size, rows, 1)[:, :3]
+    return [np.array_equal(whole, want), np.array_equal(in_list[0], want), np.array_equal(in_list[1], np.vstack(small))]
+
+
+def test_large_results_in_place_and_in_lists(pools: Pools) -> None:
+    assert pools.get(2, "shm").run(large_elsewhere) == [[True] * 3] * 2
+
+
+def gather_in_a_handler(comm: Any) -> Any:
+    """Rank 0 waits in a call while a signal handler makes another one, in another group of more ranks."""
+    groups = [comm.dup(), comm.split(0 if comm.rank < 2 else None)]
+    large_group, small = groups
+    results = []
+
+    def another(*_: Any) -> None:
+        results.append(large_group.all_gather(np.full(3, comm.rank, np.int64)).tolist())
+
+    if comm.rank == 0:
+        before = signal.signal(signal.SIGALRM, another)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            results.append(small.all_gather(np.full(2, comm.rank, np.int32)).tolist())
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    else:
+        another()  # returns when rank 0 is in its handler, and so in the other call
+        if small is not None:
+            results.append(small.all_gather(np.full(2, comm.rank, np.int32)).tolist())
+    for group in groups:
+        if group is not None:
+            group.close()
+    return results
+
+
+def test_a_call_inside_a_call(pools: Pools) -> None:
+    every, first_two = [0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 0, 1, 1]
+    assert pools.get(3, "shm").run(gather_in_a_handler) == [[every, first_two], [every, first_two], [every]]

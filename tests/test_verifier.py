@@ -121,8 +121,8 @@ def test_parts_of_different_lengths_are_right(collective: str, algorithm: str) -
         for hosts, lengths, root in itertools.product(placements(size), uneven(collective, size), range(size)):
             if root in roots(collective, size):
                 case = {"hosts": hosts, "lengths": lengths, "root": root, "repeats": 3}
-                for in_place in places(collective):
-                    check(collective, algorithm, size, **case, **TINY, in_place=in_place)
+                for in_place, slots in itertools.product(places(collective), (2, 4)):
+                    check(collective, algorithm, size, **case, **{**TINY, "slots": slots}, in_place=in_place)
 
 
 def test_rounded_partial_results_break_the_canonical_order() -> None:
@@ -158,6 +158,18 @@ def test_every_mutant_of_the_pipeline_is_rejected() -> None:
         limits = {**TINY, "slots": 4}
         survivors, mutants = _core._survivors("all_reduce", "two_shot", size, count=count, **limits, repeats=3)
         assert not survivors, (size, count, survivors[:3])
+        total += mutants
+    assert total > 0
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_every_mutant_of_the_pipeline_of_parts_is_rejected(collective: str) -> None:
+    total = 0
+    limits = {**TINY, "slots": 4}
+    for size, count in itertools.product((2, 3), (37, 81, 117)):
+        lengths = [count] * (size * size if collective == "all_to_all" else size)
+        survivors, mutants = _core._survivors(collective, "one_shot", size, lengths=lengths, **limits, repeats=3)
+        assert not survivors, (size, lengths, survivors[:3])
         total += mutants
     assert total > 0
 

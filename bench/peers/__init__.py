@@ -70,10 +70,13 @@ class Peer(Protocol):
     def ways(self, collective: str, nbytes: int, ranks: int) -> list[str]:
         """Names of the settings to measure at this size; the best one is what ours is compared with."""
 
-    def prepare(self, way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
-        """The collective on `x`, in place, as a function without arguments. Where LEVELS has "python"."""
+    def prepare(self, way: str, collective: str, x: Array, op: str, *out: Array) -> Callable[[], object]:
+        """The collective on `x`, in place, as a function without arguments. Where LEVELS has "python".
 
-    def prepare_c(self, way: str, collective: str, x: Array, op: str) -> CCall:
+        out: one array, where the result goes, of the collectives of parts; none of the others.
+        """
+
+    def prepare_c(self, way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:
         """The same as a C function. Where LEVELS has "c"."""
 
     def fetch(self, x: Array) -> None:

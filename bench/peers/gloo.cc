@@ -67,6 +67,25 @@ int gloo_reduce(Tensors* x, int op) {
   });
 }
 
+int gloo_all_gather(Tensors* x, Tensors* out) {
+  return guarded([&] { backend->_allgather_base(out->front(), x->front())->wait(); });
+}
+
+int gloo_reduce_scatter(Tensors* x, Tensors* out, int op) {
+  return guarded([&] {
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
+    backend->_reduce_scatter_base(out->front(), x->front(), options)->wait();
+  });
+}
+
+int gloo_all_to_all(Tensors* x, Tensors* out) {
+  return guarded([&] {
+    std::vector<std::int64_t> equal;
+    backend->alltoall_base(out->front(), x->front(), equal, equal)->wait();
+  });
+}
+
 int gloo_barrier() {
   return guarded([] { backend->barrier()->wait(); });
 }

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from cases import REDUCING
+
 from peers import CCall, PeerMissingError, install
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def locate(directory: Path | None) -> Path:
 
 def unsupported(config: Config) -> str:
     """See `peers.Peer`."""
-    if config.collective in ("all_reduce", "reduce") and (config.op not in _OPS or config.op == "avg"):
+    if config.collective in REDUCING and (config.op not in _OPS or config.op == "avg"):
         return f"gloo has no {config.op}"
     if config.dtype in ("bfloat16", "bool") or config.dtype.startswith(("uint16", "uint32", "uint64", "int16")):
         return f"torch.distributed over gloo does not reduce {config.dtype} of NumPy"
@@ -97,7 +99,7 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     return ["default"]
 
 
-def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
+def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callable[[], object]:
     """See `peers.Peer`."""
     import torch
     import torch.distributed as dist
@@ -107,22 +109,29 @@ def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object
     tensor = torch.from_numpy(x)
     if collective == "broadcast":
         return functools.partial(dist.broadcast, tensor, 0)
+    result = [torch.from_numpy(array) for array in out]
+    if collective == "all_gather":
+        return functools.partial(dist.all_gather_into_tensor, *result, tensor)
+    if collective == "all_to_all":
+        return functools.partial(dist.all_to_all_single, *result, tensor)
     # Sum is the default, as it is ours: only what a user has to write is passed.
     keywords = {} if op == "sum" else {"op": getattr(dist.ReduceOp, _OPS[op])}
+    if collective == "reduce_scatter":
+        return functools.partial(dist.reduce_scatter_tensor, *result, tensor, **keywords)
     if collective == "all_reduce":
         return functools.partial(dist.all_reduce, tensor, **keywords)
     return functools.partial(dist.reduce, tensor, 0, **keywords)
 
 
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:
     """See `peers.Peer`."""
     arguments: tuple[int, ...] = ()
     if collective != "barrier":
-        arguments = (_tensors(x.ctypes.data, len(x), str(x.dtype)),)
-    if collective in ("all_reduce", "reduce"):
+        arguments = tuple(_tensors(a.ctypes.data, len(a), str(a.dtype)) for a in (x, *out))
+    if collective in REDUCING:
         arguments += (list(_OPS).index(op),)
     function = _library()[f"gloo_{collective}"]
-    return CCall(ctypes.cast(function, ctypes.c_void_p).value or 0, arguments, x)
+    return CCall(ctypes.cast(function, ctypes.c_void_p).value or 0, arguments, (x, out))
 
 
 @functools.cache

@@ -61,7 +61,7 @@ def locate(directory: Path | None) -> Path:
 def unsupported(config: Config) -> str:
     """See `peers.Peer`."""
     if config.collective not in ("all_reduce", "broadcast"):
-        return f"JAX has no {config.collective} between processes on CPUs"
+        return f"{config.collective} of JAX is not measured"
     if config.collective == "all_reduce" and config.op not in _OPS:
         return f"JAX has no all_reduce with {config.op}"
     if config.dtype == "bool" and (config.collective == "broadcast" or config.op == "sum"):
@@ -99,7 +99,7 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     return ["default"]
 
 
-def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
+def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callable[[], object]:
     """See `peers.Peer`."""
     import jax
     import numpy as np

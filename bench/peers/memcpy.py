@@ -215,7 +215,7 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     return limit.primitives(collective, session.memory, session.transport, nbytes, ranks)
 
 
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:
     """See `peers.Peer`."""
     import measure
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cases import REDUCING
+
 from . import CCall, PeerMissingError, install
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def locate(name: str, directory: Path | None, *programs: str) -> Path:
 
 def unsupported(config: Config) -> str:
     """See `peers.Peer`."""
-    if config.collective in ("all_reduce", "reduce") and config.op not in _OPS:
+    if config.collective in REDUCING and config.op not in _OPS:
         return f"MPI has no {config.op}"
     if config.dtype in ("bfloat16", "float16", "bool"):
         return f"mpi4py does not reduce {config.dtype}"
@@ -87,7 +89,7 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     return ["default"]
 
 
-def prepare(way: str, collective: str, x: Array, op: str, comm: Any = None) -> Callable[[], object]:
+def prepare(way: str, collective: str, x: Array, op: str, *out: Array, comm: Any = None) -> Callable[[], object]:
     """See `peers.Peer`; `comm`: MPI's communicator, the world by default."""
     from mpi4py import MPI
 
@@ -96,8 +98,12 @@ def prepare(way: str, collective: str, x: Array, op: str, comm: Any = None) -> C
         return comm.Barrier
     if collective == "broadcast":
         return functools.partial(comm.Bcast, x)
+    if collective in ("all_gather", "all_to_all"):
+        return functools.partial(comm.Allgather if collective == "all_gather" else comm.Alltoall, x, *out)
     # Sum is the default, as it is ours: only what a user has to write is passed.
     keywords = {} if op == "sum" else {"op": getattr(MPI, _OPS[op])}
+    if collective == "reduce_scatter":
+        return functools.partial(comm.Reduce_scatter_block, x, *out, **keywords)
     if collective == "all_reduce":
         return functools.partial(comm.Allreduce, MPI.IN_PLACE, x, **keywords)
     if comm.rank == 0:
@@ -109,7 +115,7 @@ def fetch(x: Array) -> None:
     """See `peers.Peer`."""
 
 
-def prepare_c(way: str, collective: str, x: Array, op: str, comm: Any = None) -> CCall:
+def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array, comm: Any = None) -> CCall:
     """See `peers.Peer`; `comm`: MPI's communicator, the world by default.
 
     The functions are those of the library that mpi4py has loaded, and the handles those that mpi4py uses: nothing has
@@ -126,7 +132,14 @@ def prepare_c(way: str, collective: str, x: Array, op: str, comm: Any = None) ->
     datatype = MPI._handleof(MPI.BYTE if collective == "broadcast" else MPI._typedict[x.dtype.char])
     if collective == "broadcast":
         return CCall(_address("MPI_Bcast"), (buffer, x.nbytes, datatype, 0, world), x)
+    if collective in ("all_gather", "all_to_all"):
+        part = len(x) if collective == "all_gather" else len(x) // comm.size
+        name = "MPI_Allgather" if collective == "all_gather" else "MPI_Alltoall"
+        return CCall(_address(name), (buffer, part, datatype, out[0].ctypes.data, part, datatype, world), (x, out))
     function = MPI._handleof(getattr(MPI, _OPS[op]))
+    if collective == "reduce_scatter":
+        arguments = (buffer, out[0].ctypes.data, len(out[0]), datatype, function, world)
+        return CCall(_address("MPI_Reduce_scatter_block"), arguments, (x, out))
     if collective == "all_reduce":
         return CCall(_address("MPI_Allreduce"), (in_place, buffer, len(x), datatype, function, world), x)
     from_and_to = (in_place, buffer) if comm.rank == 0 else (buffer, 0)

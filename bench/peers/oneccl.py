@@ -126,7 +126,7 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(os.environ.pop(_DRIVER))
 
 
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:
     """See `peers.Peer`."""
     arguments: tuple[int, ...] = ()
     if collective != "barrier":

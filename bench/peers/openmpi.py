@@ -87,14 +87,14 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     return ["default", "coll_sm"]
 
 
-def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
+def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callable[[], object]:
     """See `peers.Peer`."""
-    return mpi.prepare(way, collective, x, op, _communicator(way))
+    return mpi.prepare(way, collective, x, op, *out, comm=_communicator(way))
 
 
-def prepare_c(way: str, collective: str, x: Array, op: str) -> CCall:
+def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:
     """See `peers.Peer`."""
-    return mpi.prepare_c(way, collective, x, op, _communicator(way))
+    return mpi.prepare_c(way, collective, x, op, *out, comm=_communicator(way))
 
 
 @functools.cache

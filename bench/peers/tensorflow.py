@@ -69,7 +69,7 @@ def locate(directory: Path | None) -> Path:
 def unsupported(config: Config) -> str:
     """See `peers.Peer`."""
     if config.collective not in ("all_reduce", "broadcast"):
-        return f"TensorFlow has no {config.collective} between processes on CPUs"
+        return f"{config.collective} of TensorFlow is not measured"
     if config.ranks < 2:
         return "TensorFlow's collectives between processes need at least 2 ranks"
     if config.dtype not in (_REDUCED if config.collective == "all_reduce" else _SENT):
@@ -112,7 +112,7 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
     return ["default"]
 
 
-def prepare(way: str, collective: str, x: Array, op: str) -> Callable[[], object]:
+def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callable[[], object]:
     """See `peers.Peer`."""
     import numpy as np
     import tensorflow as tf

@@ -117,7 +117,10 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
   if (!run_to_end(communicator, call)) {
     return nullptr;
   }
-  PyObject* result = kind == Collective::kBarrier ? Py_None : a.out != nullptr && a.out != Py_None ? a.out : a.x;
+  PyObject* result = a.out != nullptr && a.out != Py_None ? a.out : a.x;
+  if (result == nullptr) {
+    result = Py_None;  // of a barrier
+  }
   Py_INCREF(result);
   return result;
 }

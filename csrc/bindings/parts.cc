@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -53,9 +54,16 @@ bool is_text(PyObject* object, const char* text) {
 }
 
 std::optional<Collective> collective_of(PyObject* name) {
-  for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll}) {
-    if (is_text(name, collectives::name(kind).data())) {
-      return kind;
+  struct Named {
+    const char* name;
+    Collective kind;
+  };
+  constexpr Named kNamed[] = {{"all_gather", Collective::kAllGather},
+                              {"reduce_scatter", Collective::kReduceScatter},
+                              {"all_to_all", Collective::kAllToAll}};
+  for (const Named& named : kNamed) {
+    if (is_text(name, named.name)) {
+      return named.kind;
     }
   }
   return std::nullopt;
@@ -98,8 +106,11 @@ npy_intp rows_of_result(const Arguments& a, npy_intp size) {
   }
   const npy_intp rows = PyArray_DIM(a.x, 0);
   switch (a.collective) {
-    case Collective::kAllGather:
-      return a.counts < 0 || a.counts == rows ? rows * size : -1;
+    case Collective::kAllGather: {
+      npy_intp all = 0;  // of arrays without elements it may be anything
+      const bool fits = !__builtin_mul_overflow(rows, size, &all);
+      return fits && (a.counts < 0 || a.counts == rows) ? all : -1;
+    }
     case Collective::kReduceScatter: {
       const bool even = rows % size == 0 && (a.counts < 0 || a.counts == rows / size);
       return even && has_kernel(a.op, static_cast<DType>(dtype)) && a.op != Op::kPremulSum ? rows / size : -1;
@@ -123,21 +134,36 @@ bool fits(const Arguments& a, npy_intp rows, int rank) {
   return apart || (a.collective == Collective::kAllGather && from.data == to.data + rank * from.bytes);
 }
 
+// As empty() in _arrays/adapted.py: its memory begins a cache line, as other libraries want it.
 py::object new_array(PyArrayObject* like, npy_intp rows) {
+  constexpr std::uintptr_t kAlignment = 64;
   npy_intp dimensions[kMostDimensions];
   std::copy_n(PyArray_DIMS(like), PyArray_NDIM(like), dimensions);
   dimensions[0] = rows;
+  const npy_intp row_bytes = PyArray_NBYTES(like) / std::max<npy_intp>(PyArray_DIM(like, 0), 1);
+  npy_intp bytes = rows * row_bytes + static_cast<npy_intp>(kAlignment);
+  auto store = py::reinterpret_steal<py::object>(PyArray_SimpleNew(1, &bytes, NPY_UINT8));
+  if (!store) {
+    throw py::error_already_set();
+  }
+  auto* const begin = static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(store.ptr())));
+  char* const data = begin + (-reinterpret_cast<std::uintptr_t>(begin) % kAlignment);
   PyArray_Descr* dtype = PyArray_DESCR(like);
   Py_INCREF(dtype);  // which the array takes
-  return py::reinterpret_steal<py::object>(
-      PyArray_NewFromDescr(&PyArray_Type, dtype, PyArray_NDIM(like), dimensions, nullptr, nullptr, 0, nullptr));
+  auto array = py::reinterpret_steal<py::object>(PyArray_NewFromDescr(
+      &PyArray_Type, dtype, PyArray_NDIM(like), dimensions, nullptr, data, NPY_ARRAY_CARRAY, nullptr));
+  if (!array || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.ptr()), store.release().ptr()) != 0) {
+    throw py::error_already_set();
+  }
+  return array;
 }
 
 Span bytes_of(std::vector<std::int64_t>& values) {
   return {reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size() * sizeof values[0])};
 }
 
-// What _layout.exchange() does, in the same way, for one array: `tables` has a row for each rank afterwards.
+// What _layout.exchange() does of _layout.describe(), in the same way, for one array: `tables` has a row for each rank
+// afterwards. They are the caller's own: while it waits, a signal handler may come here again.
 bool exchange(Communicator& communicator, PyArrayObject* x, std::vector<std::int64_t>& tables) {
   std::vector<std::int64_t> own(kDescription, 0);
   own[0] = dtype_of(x);
@@ -196,7 +222,7 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
     return go_general_way(self, args, nullptr);
   }
   if (a->collective == Collective::kAllGather && a->counts < 0) {
-    thread_local std::vector<std::int64_t> tables;
+    std::vector<std::int64_t> tables;
     if (!exchange(communicator, a->x, tables)) {
       return nullptr;
     }
@@ -206,9 +232,6 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   }
   py::object result = a->out == nullptr ? new_array(a->x, rows)
                                         : py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(a->out));
-  if (!result) {
-    return nullptr;
-  }
   thread_local Call call;
   call.collective = a->collective;
   call.op = a->op;

@@ -93,14 +93,14 @@ std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vec
 
 std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::object>& arrays, int rounds, int batch,
                                           const std::string& collective, const std::string& op,
-                                          const std::string& algorithm) {
+                                          const std::string& algorithm, const py::object& out) {
   Communicator& communicator = communicator_of(c);
   Call call;
   call.collective = parse_collective(collective);
   call.op = parse_op(op);
   call.input = spans_of(arrays, &call.dtype);
   call.algorithm = algorithm_number(call.problem(), algorithm, communicator.topology());
-  call.output = call.input;
+  call.output = out.is_none() ? call.input : spans_of({out}, &call.dtype);
   const Unlocked unlocked;
   return time_rounds(communicator, call.input, rounds, batch, [] {}, [&] { run(communicator, call); });
 }
@@ -139,7 +139,7 @@ void bind_timing(py::module_& m) {
   m.def(
       "_time_collective", time_collective,
       "Nanoseconds of each round: the arrays are rewritten, the ranks meet, and the collective runs `batch` times. No "
-      "rounds: one call on what the arrays hold.");
+      "rounds: one call on what the arrays hold. In place where the last argument is None, else the array to write.");
   m.def(
       "_time_function", time_function,
       "The same for a C function of up to eight pointers or integers that returns 0 when all is well. Another one of "

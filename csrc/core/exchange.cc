@@ -19,7 +19,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
       root_(has_root(problem.collective) ? problem.root : -1),
       shared_(problem.collective == Collective::kAllGather),
       even_(problem.even()),
-      pipelined_(limits.slots >= kSlotsOfPipeline),
+      pipelined_(even_ && root_ < 0 && std::ranges::count(problem.counts, 0) == 0 && limits.slots >= kSlotsOfPipeline),
       readers_(topology.size, 0) {
   const std::int64_t element = problem.element();
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
@@ -145,7 +145,7 @@ void Exchange::boxes(ScheduleBuilder& b, const Take& take) const {
   };
   if (inlined_) {
     both({0, 0, longest_, 0});
-  } else if (even_ && root_ < 0 && pipelined_) {
+  } else if (pipelined_) {
     b.for_chunks_in_stages(longest_, chunk_bytes_,
                            {{0, [&](const Chunk& c) { give(b, c); }}, {1, [&](const Chunk& c) { get(b, c, take); }}});
   } else {

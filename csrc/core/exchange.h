@@ -4,9 +4,9 @@
 // chunk k of what it gets out of the boxes of the others. Slots are used again after two chunks: whoever writes chunk
 // k + 1 has seen the signal k of those that read its chunk k - 1, and they signalled after they had read it.
 //
-// Where all parts have the same length and there is no root it is a pipeline: a rank writes chunk k + 1 before it waits
-// for chunk k. A slot is used again after four chunks then: whoever writes chunk k + 4 has seen the signal k + 2 of its
-// readers, which they gave after they had read chunk k.
+// Where all parts have the same length, none is empty and there is no root it is a pipeline: a rank writes chunk k + 1
+// before it waits for chunk k. A slot is used again after four chunks then: whoever writes chunk k + 4 has seen the
+// signal k + 2 of its readers, which they gave after they had read chunk k.
 //
 // Every rank awaits every header, or a later signal of a rank that did, so nobody returns before all have entered.
 #pragma once
@@ -70,7 +70,7 @@ class Exchange {
   int root_;     // -1 where there is none
   bool shared_;  // all readers of a rank get the same
   bool even_;
-  bool pipelined_;  // there are slots enough
+  bool pipelined_;
   bool inlined_;
   std::int64_t longest_ = 0;
   std::int64_t chunk_bytes_ = 0;

@@ -34,14 +34,15 @@ std::size_t number_of_parts(Collective collective, int size) {
   return collective == Collective::kAllToAll ? ranks * ranks : ranks;
 }
 
-// Call::lengths, also where the call leaves them out.
-std::vector<std::int64_t> lengths_of(const Call& call, int size) {
-  if (!call.lengths.empty() || call.input.size() != 1) {
-    return call.lengths;
+// Call::lengths, also where the call leaves them out. The whole is what is larger, the input or the output.
+void take_lengths(const Call& call, int size, std::vector<std::int64_t>& lengths) {
+  if (!call.lengths.empty() || call.input.size() != 1 || call.output.size() != 1) {
+    lengths = call.lengths;
+    return;
   }
-  const std::int64_t whole = std::max(call.input[0].bytes, call.output.empty() ? 0 : call.output[0].bytes);
+  const std::int64_t whole = std::max(call.input[0].bytes, call.output[0].bytes);
   const std::int64_t part = whole / size / static_cast<std::int64_t>(size_of(call.dtype));
-  return std::vector<std::int64_t>(number_of_parts(call.collective, size), part);
+  lengths.assign(number_of_parts(call.collective, size), part);
 }
 
 // The elements of each part: what its tensors have together.
@@ -158,7 +159,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   }
   work.counts.clear();
   if (parts) {
-    work.counts = lengths_of(call, size());
+    take_lengths(call, size(), work.counts);
   } else {
     for (const Span& span : call.input) {
       work.counts.push_back(span.bytes / element);
