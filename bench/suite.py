@@ -10,13 +10,14 @@ import dataclasses
 from collections.abc import Iterator
 
 import limit
-from cases import LIMIT, format_size
+from cases import LIMIT, PARTS, format_size
 from table import Row, grid, number, pair
 
 K, M = 1 << 10, 1 << 20
 # Each peer's run has the placements that it happens to have; where only a slow one was seen, there is nothing to judge.
 _NO_COMPETITOR = 30.0
 _SIZES = (8, 64, K, 8 * K, 64 * K, 512 * K, 4 * M, 32 * M, 128 * M)
+_PARTS = (64, *_SIZES[3:-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ SECTIONS = {
     "crowded": Section("4 ranks, private", ranks=4, sizes=_SIZES[:-1]),
     "crowded_symmetric": Section("4 ranks, symmetric", ranks=4, sizes=_SIZES[4:-1], memory="symmetric"),
     "broadcast": Section("broadcast", collective="broadcast"),
+    **{name: Section(name, collective=name, level="both", sizes=_PARTS) for name in PARTS},
     "fused": Section("fused 300 tensors", sizes=(100 * 1000 * 1000,), tensors=300, level="both"),
 }
 

@@ -47,7 +47,8 @@ def main() -> int:
     print(aims_as_markdown(runs))
     for section in suite.SECTIONS.values():
         levels = ("c", "python") if section.level == "both" else ("c",)
-        for level in levels if section.tensors == 1 else ():
+        measured = section.tensors == 1 and any(section.rows(rows) for rows in runs)
+        for level in levels if measured else ():
             print(f"\n{section.title}, level {level}\n\n{section_as_markdown(runs, section, level)}")
     if arguments.plot:
         draw(runs, arguments.plot)

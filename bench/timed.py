@@ -44,7 +44,7 @@ class Timed:
     fetch: Callable[[Array], None] = _nothing
 
 
-def ours(comm: collectives.Communicator, config: Config, case: Case, x: Array, out: Array | None) -> Timed:
+def ours(comm: collectives.Communicator, config: Config, case: Case, x: Array, out: Array | None = None) -> Timed:
     """A call of this library on `x`, or on as many tensors as the case wants; into `out` where there is one."""
     lists = _lists(x, case.tensors) if case.tensors > 1 else None
     arrays = lists.arrays if lists else [x] if config.rewrites else []
@@ -66,7 +66,7 @@ def _into(out: Array) -> Callable[[Array], None]:
 
 
 def theirs(
-    comm: collectives.Communicator, config: Config, case: Case, x: Array, peer: Peer, out: Array | None
+    comm: collectives.Communicator, config: Config, case: Case, x: Array, peer: Peer, out: Array | None = None
 ) -> Timed:
     """A call of a peer on `x`, into `out` where there is one."""
     arrays = [x] if config.rewrites else []

@@ -64,6 +64,25 @@ int oneccl_broadcast(void* x, std::size_t count, int dtype) {
   return guarded([&] { ccl::broadcast(x, count, static_cast<ccl::datatype>(dtype), 0, *communicator).wait(); });
 }
 
+// Of the parts it wants the length of one.
+int oneccl_all_gather(const void* x, std::size_t count, int dtype, void* out) {
+  return guarded([&] { ccl::allgather(x, out, count, static_cast<ccl::datatype>(dtype), *communicator).wait(); });
+}
+
+int oneccl_reduce_scatter(const void* x, std::size_t count, int dtype, void* out, int op) {
+  return guarded([&] {
+    ccl::reduce_scatter(x, out, count / communicator->size(), static_cast<ccl::datatype>(dtype),
+                        static_cast<ccl::reduction>(op), *communicator)
+        .wait();
+  });
+}
+
+int oneccl_all_to_all(const void* x, std::size_t count, int dtype, void* out) {
+  return guarded([&] {
+    ccl::alltoall(x, out, count / communicator->size(), static_cast<ccl::datatype>(dtype), *communicator).wait();
+  });
+}
+
 int oneccl_barrier() {
   return guarded([] { ccl::barrier(*communicator).wait(); });
 }

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from cases import REDUCING
+
 from peers import CCall, PeerMissingError, install, mpi
 from peers.mpi import abort, fetch, ways
 
@@ -71,9 +73,9 @@ def _driver(environment: Path) -> Path:
 
 def unsupported(config: Config) -> str:
     """See `peers.Peer`."""
-    if config.collective not in ("all_reduce", "broadcast", "barrier"):
-        return f"{config.collective} of oneCCL is not measured"
-    if config.collective == "all_reduce" and config.op not in _OPS:
+    if config.collective == "reduce":
+        return "reduce of oneCCL is not measured"
+    if config.collective in REDUCING and config.op not in _OPS:
         return f"oneCCL has no {config.op} on CPUs"
     if config.dtype not in _DTYPES:
         return f"oneCCL does not know {config.dtype}"
@@ -130,11 +132,11 @@ def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCal
     """See `peers.Peer`."""
     arguments: tuple[int, ...] = ()
     if collective != "barrier":
-        arguments = (x.ctypes.data, len(x), _DTYPES.index(str(x.dtype)))
-    if collective == "all_reduce":
+        arguments = (x.ctypes.data, len(x), _DTYPES.index(str(x.dtype)), *(array.ctypes.data for array in out))
+    if collective in REDUCING:
         arguments += (_OPS[op],)
     function = _library()[f"oneccl_{collective}"]
-    return CCall(ctypes.cast(function, ctypes.c_void_p).value or 0, arguments, x)
+    return CCall(ctypes.cast(function, ctypes.c_void_p).value or 0, arguments, (x, out))
 
 
 if __name__ == "__main__":
