@@ -322,6 +322,9 @@ REFUSED = {
     "quantised": Refused(lambda c: c.all_reduce(quantised()), T, ["quantised", "torch.qint8", "dequantize()"]),
     "conj": Refused(lambda c: c.all_reduce(torch.ones(2, dtype=torch.complex64).conj()), T, ["conj", "resolve_conj()"]),
     "neg": Refused(lambda c: c.all_reduce(torch.ones(2, dtype=torch.complex64).conj().imag), T, ["resolve_neg()"]),
+    "contiguous neg": Refused(
+        lambda c: c.all_reduce(torch.ones(1, dtype=torch.complex64).conj().imag), T, ["resolve_neg()"]
+    ),
     "half complex": Refused(lambda c: c.all_reduce(torch.ones(2, dtype=torch.complex32)), T, ["torch.complex32"]),
     "expanded": Refused(lambda c: c.all_reduce(torch.ones(1).expand(4)), V, ["read-only", "out="]),
     "expanded out": Refused(lambda c: c.all_reduce(ones(), out=torch.ones(1).expand(4)), V, ["read-only"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pool import Pools
+from short_ways import no_general_way
 
 GROUPS = [(1, "local"), (2, "local"), (3, "local"), (2, "shm"), (3, "shm"), (2, "tcp")]
 GUARD = 3  # elements before and after an array, of which it begins and ends no cache line
@@ -34,26 +34,10 @@ def by_numpy(collective: str, rank: int, size: int, rows: int, width: int, dtype
     return np.concatenate([np.split(x, size)[rank] for x in given])
 
 
-def no_general_path() -> Callable[[], None]:
-    """Makes the general path fail in this process; returns what undoes it."""
-    device = importlib.import_module("collectives._device")
-    parts = device.parts
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("the call took the general path")
-
-    device.parts = refuse
-
-    def undo() -> None:
-        device.parts = parts
-
-    return undo
-
-
 def even(comm: Any, rows: int, width: int, dtype: str, short: bool) -> list[str]:
     """The wrong ones of all the forms of a call. short: none of them may take the general path."""
     wrong = []
-    undo = no_general_path() if short else lambda: None
+    undo = no_general_way() if short else lambda: None
     try:
         for collective in ("all_gather", "reduce_scatter", "all_to_all"):
             want = by_numpy(collective, comm.rank, comm.size, rows, width, dtype)

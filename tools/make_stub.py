@@ -109,7 +109,7 @@ def raw_method(name: str, function: Any) -> list[str]:
     """`def` lines of a method of Communicator: in place, with `out`, and asynchronous."""
     signature = inspect.signature(function)
     names = signature.parameters
-    if name == "_run_parts":  # which sorts out by itself what it can take
+    if name.startswith("_run_"):  # they sort out by themselves what they can take
         defaults = {n: "" if p.default is p.empty else f" = {p.default!r}" for n, p in names.items()}
         return [_definition(name, signature, {n: f"object{d}" for n, d in defaults.items()}, "Any")]
     if "async_op" not in names:

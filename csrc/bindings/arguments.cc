@@ -6,12 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "bindings/arrays.h"
+#include "bindings/plain_array.h"
 #include "core/algorithm.h"
 #include "core/reducer.h"
 
 namespace collectives {
 namespace {
+
+namespace py = pybind11;
 
 struct Keyword {
   const char* name;
@@ -97,37 +99,6 @@ bool overlap(const std::vector<Span>& spans) {
          sorted.end();
 }
 
-// A list of plain arrays of one type that may be written, reduced in place.
-bool plain_list(PyObject* list, Call* call) {
-  const Py_ssize_t size = PyList_GET_SIZE(list);
-  call->input.clear();
-  int type = -1;
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    PyObject* item = PyList_GET_ITEM(list, i);
-    if (!is_plain_array(item)) {
-      return false;
-    }
-    auto* array = reinterpret_cast<PyArrayObject*>(item);
-    const int own = dtype_of(array);
-    if (own < 0 || (i > 0 && own != type) || !PyArray_ISWRITEABLE(array)) {
-      return false;
-    }
-    type = own;
-    call->input.push_back(span_of(array));
-  }
-  if (size == 0 || overlap(call->input)) {
-    return false;
-  }
-  call->dtype = static_cast<DType>(type);
-  call->output.assign(call->input.begin(), call->input.end());
-  return true;
-}
-
-bool same_shape(PyArrayObject* a, PyArrayObject* b) {
-  return PyArray_TYPE(a) == PyArray_TYPE(b) && PyArray_NDIM(a) == PyArray_NDIM(b) &&
-         PyArray_CompareLists(PyArray_DIMS(a), PyArray_DIMS(b), PyArray_NDIM(a));
-}
-
 }  // namespace
 
 int op_of(PyObject* text) {
@@ -151,8 +122,43 @@ int op_of(PyObject* text) {
   return -1;
 }
 
-bool is_plain_array(PyObject* object) {
-  return PyArray_CheckExact(object) && is_plain(reinterpret_cast<PyArrayObject*>(object));
+bool number(PyObject* object, double* result) {
+  if (!PyFloat_CheckExact(object) && !PyLong_CheckExact(object)) {
+    return false;
+  }
+  *result = PyFloat_AsDouble(object);
+  const bool fits = PyErr_Occurred() == nullptr;  // an int may be too large
+  PyErr_Clear();
+  return fits;
+}
+
+bool text(PyObject* object, std::string* result) {
+  Py_ssize_t bytes = 0;
+  const char* utf8 = PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8AndSize(object, &bytes) : nullptr;
+  PyErr_Clear();  // half of a surrogate pair, say
+  if (utf8 != nullptr) {
+    result->assign(utf8, static_cast<std::size_t>(bytes));
+  }
+  return utf8 != nullptr;
+}
+
+bool plain_list(PyObject* tuple, bool written, Call* call) {
+  const Py_ssize_t size = PyTuple_GET_SIZE(tuple);
+  call->input.clear();
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PlainArray array;
+    if (!as_plain(PyTuple_GET_ITEM(tuple, i), &array) || (written && !array.writable) ||
+        (i > 0 && array.dtype != call->dtype)) {
+      return false;
+    }
+    call->dtype = array.dtype;
+    call->input.push_back(array.span);
+  }
+  if (size == 0 || (written && overlap(call->input))) {
+    return false;
+  }
+  call->output.assign(call->input.begin(), call->input.end());
+  return true;
 }
 
 bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* args, Py_ssize_t count, PyObject* names,
@@ -187,9 +193,8 @@ bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* ar
   return true;
 }
 
-bool CallArguments::plain(Collective kind, Call* call) const {
-  if (given(algorithm) || given(timeout) || given(name) || given(factor) || given(stream) ||
-      (async_op != nullptr && async_op != Py_False) ||
+bool CallArguments::plain(Collective kind, Call* call, py::object* held) const {
+  if (given(stream) || (async_op != nullptr && async_op != Py_False && async_op != Py_True) ||
       (deterministic != nullptr && deterministic != Py_False && deterministic != Py_True)) {
     return false;
   }
@@ -197,12 +202,25 @@ bool CallArguments::plain(Collective kind, Call* call) const {
   call->deterministic = deterministic == Py_True;
   call->op = Op::kSum;
   call->root = 0;
+  call->factor = 1;
+  call->timeout_s = -1;
+  call->name.clear();
+  if (given(timeout) && !(number(timeout, &call->timeout_s) && call->timeout_s > 0)) {
+    return false;
+  }
+  if (given(name) && !text(name, &call->name)) {
+    return false;
+  }
   if (op != nullptr) {
     const int found = op_of(op);
     if (found < 0) {
       return false;
     }
     call->op = static_cast<Op>(found);
+  }
+  const bool scaled = call->op == Op::kPremulSum;
+  if (given(factor) != scaled || (scaled && !number(factor, &call->factor))) {
+    return false;
   }
   if (root != nullptr) {
     if (!PyLong_CheckExact(root)) {
@@ -221,37 +239,39 @@ bool CallArguments::plain(Collective kind, Call* call) const {
     call->output.clear();
     return true;
   }
-  if (PyList_CheckExact(x)) {
-    return !given(out) && plain_list(x, call) && has_kernel(call->op, call->dtype) && call->op != Op::kPremulSum;
-  }
-  if (!is_plain_array(x)) {
-    return false;
-  }
-  auto* array = reinterpret_cast<PyArrayObject*>(x);
-  auto* target = array;
-  if (given(out)) {
-    if (!is_plain_array(out) || out == x || !same_shape(array, reinterpret_cast<PyArrayObject*>(out))) {
+  if (PyList_CheckExact(x) || PyTuple_CheckExact(x)) {
+    *held = py::reinterpret_steal<py::object>(PySequence_Tuple(x));
+    if (!*held) {
+      PyErr_Clear();
       return false;
     }
-    target = reinterpret_cast<PyArrayObject*>(out);
+    return !given(out) && plain_list(held->ptr(), true, call) && has_kernel(call->op, call->dtype);
+  }
+  PlainArray source;
+  if (!as_plain(x, &source)) {
+    return false;
+  }
+  PlainArray target = source;
+  if (given(out)) {
+    if (out == x || !as_plain(out, &target) || !same_shape(source, target)) {
+      return false;
+    }
     // Arrays that share memory only in part need care.
-    const Span a = span_of(array);
-    const Span b = span_of(target);
+    const Span a = source.span;
+    const Span b = target.span;
     if (a.data < b.data + b.bytes && b.data < a.data + a.bytes) {
       return false;
     }
   }
-  const int type = dtype_of(array);
-  if (type < 0 || !PyArray_ISWRITEABLE(target)) {
+  if (!target.writable) {
     return false;
   }
-  call->dtype = static_cast<DType>(type);
-  // avg of integers, say, has no meaning, and premul_sum needs factors; the general path says so.
-  if (!has_kernel(call->op, call->dtype) || call->op == Op::kPremulSum) {
-    return false;
+  call->dtype = source.dtype;
+  if (!has_kernel(call->op, call->dtype)) {
+    return false;  // avg of integers, say, has no meaning
   }
-  call->input.assign(1, span_of(array));
-  call->output.assign(1, span_of(target));
+  call->input.assign(1, source.span);
+  call->output.assign(1, target.span);
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/errors.h"
+#include "bindings/messages.h"
 #include "bindings/parts.h"
 #include "bindings/unlocked.h"
 #include "bindings/work.h"
@@ -66,8 +67,8 @@ void delete_communicator(PyObject* self) {
   Py_DECREF(type);
 }
 
-// What does not fit the fast path goes to Python: lists, copies of arrays that are not contiguous, asynchronous calls,
-// and the error messages for what cannot be done at all.
+// What does not fit the fast path goes to Python: arrays of other libraries, copies of arrays that are not contiguous,
+// lists with lists of outputs, and the error messages for what cannot be done at all.
 PyObject* call_general(PyObject* self, const char* collective, const CallArguments& a) {
   static PyObject* method = PyUnicode_InternFromString("_general");
   PyObject* name = PyUnicode_FromString(collective);
@@ -97,6 +98,24 @@ bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& wo
   return communicator.run(call, work);
 }
 
+// False for what the general path will refuse.
+bool choose_algorithm(PyObject* name, const Communicator& communicator, Call* call) {
+  call->algorithm = 0;
+  if (name == nullptr || name == Py_None) {
+    return true;
+  }
+  const char* text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : nullptr;
+  try {
+    if (text != nullptr) {
+      call->algorithm = algorithm_number(call->problem(), text, communicator.topology());
+    }
+  } catch (const std::exception&) {
+    return false;
+  }
+  PyErr_Clear();
+  return text != nullptr;
+}
+
 PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyObject* const* args, Py_ssize_t count,
                      PyObject* names) {
   CallArguments a;
@@ -104,22 +123,25 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
     return nullptr;
   }
   thread_local Call call;
-  if (!a.plain(kind, &call)) {
-    return call_general(self, kind_name, a);
-  }
+  py::object held;
   Communicator& communicator = *reinterpret_cast<PyCommunicator*>(self)->communicator;
-  // The caller holds the list, but another thread may take arrays out of it.
-  const bool list = a.x != nullptr && PyList_CheckExact(a.x);
-  const py::object held = list ? py::reinterpret_steal<py::object>(PyList_AsTuple(a.x)) : py::object();
-  if (list && !held) {
-    return nullptr;
-  }
-  if (!run_to_end(communicator, call)) {
-    return nullptr;
+  if (!a.plain(kind, &call, &held) || !choose_algorithm(a.algorithm, communicator, &call)) {
+    return call_general(self, kind_name, a);
   }
   PyObject* result = a.out != nullptr && a.out != Py_None ? a.out : a.x;
   if (result == nullptr) {
     result = Py_None;  // of a barrier
+  }
+  if (a.async_op == Py_True) {
+    try {
+      return start_call(communicator, self, call, held ? held.ptr() : a.x, result);
+    } catch (...) {
+      set_python_error();
+      return nullptr;
+    }
+  }
+  if (!run_to_end(communicator, call)) {
+    return nullptr;
   }
   Py_INCREF(result);
   return result;
@@ -136,13 +158,21 @@ PyCFunction as_function() {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&method<kKind>));
 }
 
-PyObject* run_parts_method(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+using Run = PyObject* (*)(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count);
+
+template <Run kRun>
+PyObject* run_method(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   try {
-    return run_parts(self, *reinterpret_cast<PyCommunicator*>(self)->communicator, args, count);
+    return kRun(self, *reinterpret_cast<PyCommunicator*>(self)->communicator, args, count);
   } catch (...) {
     set_python_error();
     return nullptr;
   }
+}
+
+template <Run kRun>
+PyCFunction as_function() {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run_method<kRun>));
 }
 
 PyObject* start(PyObject* self, PyObject* args) {
@@ -187,7 +217,9 @@ PyMethodDef g_methods[] = {
     {"barrier", as_function<Collective::kBarrier>(), METH_FASTCALL | METH_KEYWORDS,
      "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
      "Returns when all ranks have called it."},
-    {"_run_parts", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run_parts_method)), METH_FASTCALL,
+    {"_run_message", as_function<run_message>(), METH_FASTCALL,
+     "_run_message($self, sending, x, peer, tag, async_op, timeout, name, stream)\n--\n\nsend or recv."},
+    {"_run_parts", as_function<run_parts>(), METH_FASTCALL,
      "_run_parts($self, collective, x, out, counts, stream, algorithm, async_op, timeout, name, op='sum', "
      "deterministic=False, factor=None)\n--\n\n"
      "all_gather, reduce_scatter or all_to_all."},

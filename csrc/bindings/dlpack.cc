@@ -1,4 +1,3 @@
-// The layout is that of DLPack 1.0 (dlpack.h), of which only these few fields are needed.
 #include "bindings/dlpack.h"
 
 #include <pybind11/stl.h>
@@ -7,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bindings/dlpack_types.h"
 #include "core/error.h"
 
 namespace collectives {
@@ -17,34 +17,6 @@ namespace py = pybind11;
 constexpr const char* kCapsule = "dltensor";
 constexpr const char* kVersionedCapsule = "dltensor_versioned";
 constexpr std::uint64_t kReadOnly = 1;
-
-struct DlTensor {
-  void* data;
-  std::int32_t device_type;
-  std::int32_t device;
-  std::int32_t dimensions;
-  std::uint8_t code;
-  std::uint8_t bits;
-  std::uint16_t lanes;
-  std::int64_t* shape;
-  std::int64_t* strides;  // in elements; nullptr: C order
-  std::uint64_t offset;   // bytes
-};
-
-struct DlManaged {
-  DlTensor tensor;
-  void* context;
-  void (*deleter)(DlManaged*);
-};
-
-struct DlVersioned {
-  std::uint32_t major;
-  std::uint32_t minor;
-  void* context;
-  void (*deleter)(DlVersioned*);
-  std::uint64_t flags;
-  DlTensor tensor;
-};
 
 // What an array that was handed over needs until its taker deletes it.
 struct Handed {
@@ -113,19 +85,11 @@ py::dict look_at_dlpack(const py::object& capsule) {
     throw ArgumentTypeError("__dlpack__ returned no capsule of DLPack");
   }
   const std::vector<std::int64_t> shape(tensor->shape, tensor->shape + tensor->dimensions);
-  bool contiguous = true;
-  std::int64_t expected = 1;
-  bool empty = false;
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    contiguous = contiguous && (tensor->strides == nullptr || shape[d] == 1 || tensor->strides[d] == expected);
-    expected *= shape[d];
-    empty = empty || shape[d] == 0;
-  }
   py::dict result;
   result["pointer"] = reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->offset;
   result["device"] = tensor->device;
   result["shape"] = py::tuple(py::cast(shape));
-  result["contiguous"] = contiguous || empty;
+  result["contiguous"] = in_c_order(*tensor);
   result["read_only"] = read_only;
   result["dtype"] = py::make_tuple(tensor->code, tensor->bits, tensor->lanes);
   return result;

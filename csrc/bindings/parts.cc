@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "bindings/arguments.h"
-#include "bindings/arrays.h"
 #include "bindings/communicator.h"
+#include "bindings/plain_array.h"
+#include "bindings/torch_tensors.h"
 #include "core/reducer.h"
 
 namespace collectives {
@@ -42,10 +43,10 @@ constexpr Py_ssize_t kRequired = kOp;  // the others have defaults
 
 struct Arguments {
   Collective collective;
-  PyArrayObject* x;
+  PlainArray x;
   Op op;
-  PyArrayObject* out;  // nullptr: a new array
-  Py_ssize_t counts;   // -1: not said
+  std::optional<PlainArray> out;  // otherwise a new array
+  Py_ssize_t counts;              // -1: not said
   bool deterministic;
 };
 
@@ -78,9 +79,13 @@ std::optional<Arguments> parse(PyObject* const* args) {
   const int op = op_of(args[kOp]);
   const bool counted = args[kCounts] != Py_None;
   const bool given = args[kOut] != Py_None;
-  if (!is_plain_array(args[kX]) || (given && !is_plain_array(args[kOut])) || op < 0 ||
-      (counted && !PyLong_CheckExact(args[kCounts])) || !is_text(args[kAlgorithm], "auto") ||
+  if (op < 0 || (counted && !PyLong_CheckExact(args[kCounts])) || !is_text(args[kAlgorithm], "auto") ||
       args[kAsync] != Py_False || (args[kDeterministic] != Py_False && args[kDeterministic] != Py_True)) {
+    return std::nullopt;
+  }
+  PlainArray x;
+  PlainArray out;
+  if (!as_plain(args[kX], &x) || (given && !as_plain(args[kOut], &out))) {
     return std::nullopt;
   }
   const auto kind = collective_of(args[kCollective]);
@@ -90,21 +95,19 @@ std::optional<Arguments> parse(PyObject* const* args) {
     return std::nullopt;
   }
   return Arguments{*kind,
-                   reinterpret_cast<PyArrayObject*>(args[kX]),
+                   x,
                    static_cast<Op>(op),
-                   given ? reinterpret_cast<PyArrayObject*>(args[kOut]) : nullptr,
+                   given ? std::optional(out) : std::nullopt,
                    counts,
                    args[kDeterministic] == Py_True};
 }
 
 // The length of axis 0 of the result; -1 where the call is not one for here.
 npy_intp rows_of_result(const Arguments& a, npy_intp size) {
-  const int dtype = dtype_of(a.x);
-  const int dimensions = PyArray_NDIM(a.x);
-  if (dtype < 0 || dimensions < 1 || dimensions > kMostDimensions) {
+  if (a.x.dimensions < 1 || a.x.dimensions > kMostDimensions) {
     return -1;
   }
-  const npy_intp rows = PyArray_DIM(a.x, 0);
+  const npy_intp rows = a.x.shape[0];
   switch (a.collective) {
     case Collective::kAllGather: {
       npy_intp all = 0;  // of arrays without elements it may be anything
@@ -113,7 +116,7 @@ npy_intp rows_of_result(const Arguments& a, npy_intp size) {
     }
     case Collective::kReduceScatter: {
       const bool even = rows % size == 0 && (a.counts < 0 || a.counts == rows / size);
-      return even && has_kernel(a.op, static_cast<DType>(dtype)) && a.op != Op::kPremulSum ? rows / size : -1;
+      return even && has_kernel(a.op, a.x.dtype) && a.op != Op::kPremulSum ? rows / size : -1;
     }
     default:
       return a.counts < 0 && rows % size == 0 ? rows : -1;
@@ -122,20 +125,18 @@ npy_intp rows_of_result(const Arguments& a, npy_intp size) {
 
 // Whether `out` can take a result of so many rows. It may share memory with `x` where that is the own part of it.
 bool fits(const Arguments& a, npy_intp rows, int rank) {
-  const int dimensions = PyArray_NDIM(a.x);
-  if (PyArray_TYPE(a.out) != PyArray_TYPE(a.x) || PyArray_NDIM(a.out) != dimensions || PyArray_DIM(a.out, 0) != rows ||
-      !PyArray_CompareLists(PyArray_DIMS(a.out) + 1, PyArray_DIMS(a.x) + 1, dimensions - 1) ||
-      !PyArray_ISWRITEABLE(a.out)) {
+  if (a.out->dtype != a.x.dtype || a.out->dimensions != a.x.dimensions || a.out->shape[0] != rows ||
+      !std::equal(a.x.shape + 1, a.x.shape + a.x.dimensions, a.out->shape + 1) || !a.out->writable) {
     return false;
   }
-  const Span from = span_of(a.x);
-  const Span to = span_of(a.out);
+  const Span from = a.x.span;
+  const Span to = a.out->span;
   const bool apart = from.data + from.bytes <= to.data || to.data + to.bytes <= from.data;
   return apart || (a.collective == Collective::kAllGather && from.data == to.data + rank * from.bytes);
 }
 
 // As empty() in _arrays/adapted.py: its memory begins a cache line, as other libraries want it.
-py::object new_array(PyArrayObject* like, npy_intp rows) {
+PyObject* new_array(PyArrayObject* like, npy_intp rows) {
   constexpr std::uintptr_t kAlignment = 64;
   npy_intp dimensions[kMostDimensions];
   std::copy_n(PyArray_DIMS(like), PyArray_NDIM(like), dimensions);
@@ -144,7 +145,7 @@ py::object new_array(PyArrayObject* like, npy_intp rows) {
   npy_intp bytes = rows * row_bytes + static_cast<npy_intp>(kAlignment);
   auto store = py::reinterpret_steal<py::object>(PyArray_SimpleNew(1, &bytes, NPY_UINT8));
   if (!store) {
-    throw py::error_already_set();
+    return nullptr;
   }
   auto* const begin = static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(store.ptr())));
   char* const data = begin + (-reinterpret_cast<std::uintptr_t>(begin) % kAlignment);
@@ -153,9 +154,9 @@ py::object new_array(PyArrayObject* like, npy_intp rows) {
   auto array = py::reinterpret_steal<py::object>(PyArray_NewFromDescr(
       &PyArray_Type, dtype, PyArray_NDIM(like), dimensions, nullptr, data, NPY_ARRAY_CARRAY, nullptr));
   if (!array || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.ptr()), store.release().ptr()) != 0) {
-    throw py::error_already_set();
+    return nullptr;
   }
-  return array;
+  return array.release().ptr();
 }
 
 Span bytes_of(std::vector<std::int64_t>& values) {
@@ -164,11 +165,11 @@ Span bytes_of(std::vector<std::int64_t>& values) {
 
 // What _layout.exchange() does of _layout.describe(), in the same way, for one array: `tables` has a row for each rank
 // afterwards. They are the caller's own: while it waits, a signal handler may come here again.
-bool exchange(Communicator& communicator, PyArrayObject* x, std::vector<std::int64_t>& tables) {
+bool exchange(Communicator& communicator, const PlainArray& x, std::vector<std::int64_t>& tables) {
   std::vector<std::int64_t> own(kDescription, 0);
-  own[0] = dtype_of(x);
-  own[1] = PyArray_NDIM(x);
-  std::copy_n(PyArray_DIMS(x), PyArray_NDIM(x), own.begin() + 2);
+  own[0] = static_cast<std::int64_t>(x.dtype);
+  own[1] = x.dimensions;
+  std::copy_n(x.shape, x.dimensions, own.begin() + 2);
   tables.resize(own.size() * static_cast<std::size_t>(communicator.size()));
   Call call;
   call.collective = Collective::kAllGather;
@@ -218,8 +219,22 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   std::copy_n(given, count, args);
   const auto a = parse(args);
   const npy_intp rows = a ? rows_of_result(*a, communicator.size()) : -1;
-  if (rows < 0 || (a->out != nullptr && !fits(*a, rows, communicator.rank()))) {
+  if (rows < 0 || (a->out && !fits(*a, rows, communicator.rank()))) {
     return go_general_way(self, args, nullptr);
+  }
+  py::object result = py::reinterpret_borrow<py::object>(args[kOut]);
+  PlainArray to;
+  if (a->out) {
+    to = *a->out;
+  } else {
+    result = py::reinterpret_steal<py::object>(a->x.numpy ? new_array(reinterpret_cast<PyArrayObject*>(args[kX]), rows)
+                                                          : new_tensor(a->x, rows));
+    if (!result) {
+      return nullptr;
+    }
+    if (!as_plain(result.ptr(), &to)) {
+      return go_general_way(self, args, nullptr);
+    }
   }
   if (a->collective == Collective::kAllGather && a->counts < 0) {
     std::vector<std::int64_t> tables;
@@ -230,15 +245,13 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
       return go_general_way(self, args, as_array(tables, communicator.size()).ptr());
     }
   }
-  py::object result = a->out == nullptr ? new_array(a->x, rows)
-                                        : py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(a->out));
   thread_local Call call;
   call.collective = a->collective;
   call.op = a->op;
-  call.dtype = static_cast<DType>(dtype_of(a->x));
+  call.dtype = a->x.dtype;
   call.deterministic = a->deterministic;
-  call.input.assign(1, span_of(a->x));
-  call.output.assign(1, span_of(reinterpret_cast<PyArrayObject*>(result.ptr())));
+  call.input.assign(1, a->x.span);
+  call.output.assign(1, to.span);
   return run_to_end(communicator, call) ? result.release().ptr() : nullptr;
 }
 

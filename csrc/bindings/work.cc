@@ -184,6 +184,25 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   return py::cast(std::move(work)).release().ptr();
 }
 
+PyObject* start_call(Communicator& communicator, PyObject* owner, const Call& call, PyObject* x, PyObject* result) {
+  static PyObject* type = py::object(py::module_::import("collectives._work").attr("Work")).release().ptr();
+  release_dropped();
+  auto work = std::make_unique<PyWork>();
+  work->owner = py::reinterpret_borrow<py::object>(owner);
+  for (PyObject* held : {x, result}) {
+    work->inputs.append(py::reinterpret_borrow<py::object>(held == nullptr ? Py_None : held));
+  }
+  work->communicator = &communicator;
+  {
+    const Unlocked unlocked;
+    work->work =
+        call.collective == Collective::kMessage ? communicator.post_message(call, true) : communicator.post(call, true);
+  }
+  const py::object begun = py::cast(std::move(work));
+  PyObject* arguments[] = {begun.ptr(), Py_None, result};
+  return PyObject_Vectorcall(type, arguments, std::size(arguments), nullptr);
+}
+
 // (peer, tag, sending, arrays, timeout, name, is_async)
 PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* args) {
   release_dropped();

@@ -18,6 +18,17 @@ class Communicator:
     """The engine's side of collectives.Communicator."""
 
     def __new__(cls, handle: object, /) -> Self: ...
+    def _run_message(
+        self,
+        sending: object,
+        x: object,
+        peer: object,
+        tag: object,
+        async_op: object,
+        timeout: object,
+        name: object,
+        stream: object,
+    ) -> Any: ...
     def _run_parts(
         self,
         collective: object,

@@ -15,11 +15,17 @@ class Work:
     The arrays of the call must be left alone until it is over.
     """
 
-    def __init__(self, work: _core.Work, finish: Callable[[], Any]) -> None:
-        """For the library. ``finish`` is called once, after the end, and returns the result."""
+    def __init__(self, work: _core.Work, finish: Callable[[], Any] | None, result: Any = None) -> None:
+        """For the library, also for its compiled part.
+
+        Args:
+            work: the engine's side.
+            finish: called once, after the end; it returns the result.
+            result: what the call returns where there is nothing to finish.
+        """
         self._work = work
-        self._result: Any = None
-        self._finish: Callable[[], Any] | None = finish
+        self._result = result
+        self._finish = finish
         self._finishing = threading.Lock()  # several threads may wait
 
     def wait(self, timeout: float | None = None) -> None:

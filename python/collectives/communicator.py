@@ -281,7 +281,7 @@ class Communicator(_core.Communicator):
         Raises:
             MismatchError: the receiver expects other lengths or another dtype. The communicator is then closed.
         """
-        return _device.send(self, x, dest, tag, async_op, timeout, name, stream)
+        return self._run_message(True, x, dest, tag, async_op, timeout, name, stream)
 
     def recv(
         self,
@@ -295,7 +295,7 @@ class Communicator(_core.Communicator):
         stream: object = None,
     ) -> Any:
         """Receives what rank ``source`` sends with this tag into ``x``, of the same shapes and dtype; see ``send``."""
-        return _device.recv(self, x, source, tag, async_op, timeout, name, stream)
+        return self._run_message(False, x, source, tag, async_op, timeout, name, stream)
 
     def _general(self, collective: str, *arguments: Any) -> Any:
         """What the compiled methods leave to Python; the arguments are theirs, None where nothing was given."""
@@ -304,6 +304,9 @@ class Communicator(_core.Communicator):
     def _general_parts(self, collective: str, x: Any, out: Any, counts: Counts, stream: object, *options: Any) -> Any:
         """The same of the collectives of parts; `options` are those of ``Options``, in its order."""
         return _device.parts(self, collective, x, out, counts, Options(*options), stream)
+
+    def _general_message(self, sending: bool, *arguments: Any) -> Any:
+        return (_device.send if sending else _device.recv)(self, *arguments)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Parts the ranks into groups, one for each color. A collective call.
