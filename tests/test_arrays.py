@@ -283,6 +283,12 @@ def nested() -> Any:
     return torch.nested.nested_tensor([ones(), torch.ones(2)], layout=torch.jagged)
 
 
+def given_back() -> Any:
+    tensor = torch.ones(8)[2:]
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 def in_vmap(comm: Any) -> Any:
     return torch.func.vmap(comm.all_reduce)(torch.ones(2, 3))
 
@@ -325,6 +331,8 @@ REFUSED = {
     "contiguous neg": Refused(
         lambda c: c.all_reduce(torch.ones(1, dtype=torch.complex64).conj().imag), T, ["resolve_neg()"]
     ),
+    "zeros without memory": Refused(lambda c: c.all_reduce(torch._efficientzerotensor((8,))[2:]), T, ["ZeroTensor"]),
+    "storage given back": Refused(lambda c: c.all_reduce(given_back()), T, ["given back", "allocate"]),
     "half complex": Refused(lambda c: c.all_reduce(torch.ones(2, dtype=torch.complex32)), T, ["torch.complex32"]),
     "expanded": Refused(lambda c: c.all_reduce(torch.ones(1).expand(4)), V, ["read-only", "out="]),
     "expanded out": Refused(lambda c: c.all_reduce(ones(), out=torch.ones(1).expand(4)), V, ["read-only"]),

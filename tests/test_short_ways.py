@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,27 +23,34 @@ TORCH = {
 }
 
 
-def plain_tensors() -> dict[str, torch.Tensor]:
-    """Tensors whose memory takes part as it is, with the value 1 everywhere."""
-    rows = torch.ones(6, 4)
+GUARD = 3  # elements before and after a view
+
+
+def numbers(rank: int, *shape: int) -> torch.Tensor:
+    """Small whole numbers, others for every rank."""
+    return torch.tensor([(7 * i + 5 * rank) % 11 for i in range(math.prod(shape))], dtype=torch.float32).reshape(shape)
+
+
+def plain_tensors(rank: int) -> dict[str, torch.Tensor]:
+    """Tensors whose memory takes part as it is."""
+    rows = numbers(rank, 6, 4)
     return {
-        **{name: torch.ones(6, 4).to(dtype) for name, dtype in TORCH.items()},
-        "parameter": torch.nn.Parameter(torch.ones(6, 4)),
-        "requires grad": torch.ones(6, 4, requires_grad=True),
-        "not a leaf": torch.ones(6, 4, requires_grad=True) + 0,
-        "inference": inference(),
-        "part": torch.ones(9, 4)[1:7],
-        "column": torch.ones(6, 1)[:, 0:1],
-        "transposed back": rows.t().contiguous().t().t().reshape(4, 6).reshape(6, 4),
-        "no dimensions": torch.tensor(1.0),
+        **{name: rows.to(dtype) for name, dtype in TORCH.items()},
+        "parameter": torch.nn.Parameter(rows.clone()),
+        "requires grad": rows.clone().requires_grad_(),
+        "not a leaf": rows.clone().requires_grad_() + 0,
+        "inference": inference(rows),
+        "part": torch.cat([torch.full((GUARD, 4), -1.0), rows, torch.full((GUARD, 4), -1.0)])[GUARD:-GUARD],
+        "column": numbers(rank, 6, 1)[:, 0:1],
+        "no dimensions": numbers(rank, 1)[0],
         "no elements": torch.ones(6, 0),
-        "one element": torch.ones(1, 1)[:, ::7],
+        "one element": numbers(rank, 1, 1)[:, ::7],
     }
 
 
-def inference() -> torch.Tensor:
+def inference(x: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
-        return torch.ones(6, 4)
+        return x.clone()
 
 
 def bits(x: Any) -> bytes:
@@ -54,43 +64,63 @@ def bits(x: Any) -> bytes:
 def tensors(comm: Any) -> list[str]:
     """The wrong ones of all calls on all plain tensors."""
     wrong = []
+    of_all = [plain_tensors(rank) for rank in range(comm.size)]
 
     def check(what: str, got: Any, want: Any, same: Any = None) -> None:
-        alike = type(got) is type(want) and got.dtype == want.dtype and got.shape == want.shape
+        alike = type(got) in (torch.Tensor, torch.nn.Parameter) and got.dtype == want.dtype and got.shape == want.shape
         if not alike or bits(got) != bits(want) or (same is not None and got is not same):
             wrong.append(what)
 
     undo = no_general_way()
     try:
-        for name, x in plain_tensors().items():
-            one = x.detach().clone()
-            op = "avg" if one.is_complex() else "max"
-            check(f"{name}: all_reduce", comm.all_reduce(x, op), x, x)
-            check(f"{name}: broadcast", comm.broadcast(x), x, x)
-            out = torch.zeros_like(one)
-            check(f"{name}: out", comm.all_reduce(one, op, out=out), one, out)
-            array = np.zeros(tuple(one.shape), numpy_type(one.dtype))
-            comm.all_reduce(one, op, out=array)
-            if array.tobytes() != bits(one):
-                wrong.append(f"{name}: into a NumPy array")
-            if one.dim() == 0:
-                continue
-            all_of_it = torch.cat([one.view(torch.uint8) if is_wide(one) else one] * comm.size)
-            all_of_it = all_of_it.view(one.dtype) if is_wide(one) else all_of_it
-            check(f"{name}: all_gather", comm.all_gather(x), all_of_it)
-            into = torch.zeros_like(all_of_it)
-            check(f"{name}: all_gather with out", comm.all_gather(x, out=into, counts=len(one)), all_of_it, into)
-            if len(one) % comm.size == 0:
-                check(f"{name}: all_to_all", comm.all_to_all(x), one)
-                check(f"{name}: reduce_scatter", comm.reduce_scatter(x, op), one[: len(one) // comm.size])
-            other = (comm.rank + 1) % comm.size
+        for name in of_all[0]:
+            given = [t[name].detach() for t in of_all]
+            wide = torch.complex128 if given[0].is_complex() else torch.float64
+            total = torch.stack([g.to(wide) for g in given]).sum(0).to(given[0].dtype)
+            exact = not name.startswith("float8")  # of those each sum is rounded
+
+            def fresh(name: str = name) -> torch.Tensor:
+                return plain_tensors(comm.rank)[name]
+
+            if exact:
+                check(f"{name}: all_reduce", comm.all_reduce(x := fresh()), total, x)
+                check(f"{name}: out", comm.all_reduce(fresh(), out=(out := torch.zeros_like(total))), total, out)
+                comm.all_reduce(fresh(), out=(array := np.zeros(tuple(total.shape), numpy_type(total.dtype))))
+                if array.tobytes() != bits(total):
+                    wrong.append(f"{name}: into a NumPy array")
+                reduced = comm.reduce(x := fresh(), root=1)
+                check(f"{name}: reduce", reduced, total if comm.rank == 1 else given[comm.rank], x)
+            check(f"{name}: broadcast", comm.broadcast(x := fresh(), 1), given[1], x)
+            if name == "part":
+                around = x._base
+                if around is None or not bool((around[:GUARD] == -1).all() and (around[-GUARD:] == -1).all()):
+                    wrong.append("what is around a part was written")
             if comm.size == 2 and comm.rank == 0:
-                comm.send(one, other, 3)
+                comm.send(fresh(), 1, 3)
             elif comm.size == 2:
-                check(f"{name}: recv", comm.recv(out.zero_(), other, 3), one, out)
+                check(f"{name}: recv", comm.recv(x := fresh(), 0, 3), given[0], x)
+            if given[0].dim() == 0:
+                continue
+            whole = joined(given)
+            check(f"{name}: all_gather", comm.all_gather(fresh()), whole)
+            into = torch.zeros_like(whole)
+            check(f"{name}: all_gather out", comm.all_gather(fresh(), out=into, counts=len(given[0])), whole, into)
+            rows = len(given[0]) // comm.size
+            if rows * comm.size == len(given[0]):
+                own = slice(comm.rank * rows, (comm.rank + 1) * rows)
+                check(f"{name}: all_to_all", comm.all_to_all(fresh()), joined([g[own] for g in given]))
+                if exact:
+                    check(f"{name}: reduce_scatter", comm.reduce_scatter(fresh()), total[own])
     finally:
         undo()
     return wrong
+
+
+def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Of some types torch.cat knows nothing."""
+    if not is_wide(parts[0]):
+        return torch.cat(parts)
+    return torch.cat([p.view(torch.uint8) for p in parts]).view(parts[0].dtype)
 
 
 def is_wide(x: torch.Tensor) -> bool:
@@ -211,8 +241,8 @@ def test_messages(pools: Pools, transport: str) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), 10**400, True, "1"])
 def test_a_timeout_that_is_none(value: Any) -> None:
-    (comm,) = collectives.local_group(1)
-    for call in (comm.all_reduce, lambda x, **o: comm.send(x, 0, **o)):
+    comm = collectives.local_group(2)[0]
+    for call in (comm.all_reduce, lambda x, **o: comm.send(x, 1, **o)):
         with pytest.raises(ValueError, match="timeout"):
             call(np.ones(2), timeout=value)
 
@@ -240,3 +270,51 @@ def test_a_subclass_keeps_its_own_way() -> None:
     before = Meant.asked
     assert comm.all_reduce(x) is x
     assert Meant.asked > before
+
+
+def replaced(comm: Any) -> bool:
+    """The memory of a tensor is replaced by the caller while the call is in flight."""
+    tensors = [torch.full((100_000,), comm.rank + 1.0) for _ in range(3)]
+    old = [torch.zeros(0).set_(t.untyped_storage(), 0, t.shape) for t in tensors] if comm.rank == 0 else []
+    works = [comm.all_reduce(tensors[0], async_op=True), comm.all_reduce(tensors[1:], async_op=True)]
+    for t in tensors:
+        t.data = torch.zeros(5)
+    if comm.rank == 1:  # of rank 0 the test itself keeps the memory, to see the results
+        filler = [torch.full((100_000,), 9.0) for _ in range(6)]  # would take the place of what was given back
+    for work in works:
+        work.result()
+    return all(bool((t == 3).all()) for t in old) if comm.rank == 0 else all(bool((f == 9).all()) for f in filler)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_memory_that_is_replaced_lives_until_the_call_is_over(pools: Pools, transport: str) -> None:
+    assert pools.get(2, transport).run(replaced) == [True, True]
+
+
+def test_a_handle_that_its_tensor_has_is_collected() -> None:
+    (comm,) = collectives.local_group(1)
+    tensor = torch.ones(3)
+    tensor.work = comm.all_reduce(tensor, async_op=True)
+    tensor.work.wait()
+    gone = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert gone() is None
+
+
+def scaled_memory(comm: Any) -> bool:
+    """Whether a rank that scales more than it may write keeps the copy after the call."""
+
+    def used() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * 4096
+
+    x = np.ones(32 << 20, np.float32)
+    comm.reduce(x[:10], "premul_sum", factor=2)
+    before = used()
+    comm.reduce(x, "premul_sum", factor=2)
+    return used() - before < x.nbytes // 2
+
+
+def test_a_scaled_copy_is_given_back(pools: Pools) -> None:
+    assert pools.get(2, "shm").run(scaled_memory) == [True, True]

@@ -144,20 +144,24 @@ bool text(PyObject* object, std::string* result) {
 
 bool plain_list(PyObject* tuple, bool written, Call* call) {
   const Py_ssize_t size = PyTuple_GET_SIZE(tuple);
-  call->input.clear();
+  std::vector<Span> spans;
+  spans.reserve(static_cast<std::size_t>(size));
+  DType dtype{};
   for (Py_ssize_t i = 0; i < size; ++i) {
     PlainArray array;
     if (!as_plain(PyTuple_GET_ITEM(tuple, i), &array) || (written && !array.writable) ||
-        (i > 0 && array.dtype != call->dtype)) {
+        (i > 0 && array.dtype != dtype)) {
       return false;
     }
-    call->dtype = array.dtype;
-    call->input.push_back(array.span);
+    dtype = array.dtype;
+    spans.push_back(array.span);
   }
-  if (size == 0 || (written && overlap(call->input))) {
+  if (size == 0 || (written && overlap(spans))) {
     return false;
   }
-  call->output.assign(call->input.begin(), call->input.end());
+  call->dtype = dtype;
+  call->input.assign(spans.begin(), spans.end());
+  call->output.assign(spans.begin(), spans.end());
   return true;
 }
 
@@ -193,9 +197,51 @@ bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* ar
   return true;
 }
 
+bool CallArguments::take_arrays(Call* call, py::object* held) const {
+  if (PyList_CheckExact(x) || PyTuple_CheckExact(x)) {
+    *held = py::reinterpret_steal<py::object>(PySequence_Tuple(x));
+    if (!*held) {
+      PyErr_Clear();
+      return false;
+    }
+    return !given(out) && plain_list(held->ptr(), true, call);
+  }
+  PlainArray source;
+  if (!as_plain(x, &source)) {
+    return false;
+  }
+  PlainArray target = source;
+  if (given(out)) {
+    if (out == x || !as_plain(out, &target) || !same_shape(source, target)) {
+      return false;
+    }
+    // Arrays that share memory only in part need care.
+    const Span a = source.span;
+    const Span b = target.span;
+    if (a.data < b.data + b.bytes && b.data < a.data + a.bytes) {
+      return false;
+    }
+  }
+  if (!target.writable) {
+    return false;
+  }
+  call->dtype = source.dtype;
+  call->input.assign(1, source.span);
+  call->output.assign(1, target.span);
+  return true;
+}
+
 bool CallArguments::plain(Collective kind, Call* call, py::object* held) const {
   if (given(stream) || (async_op != nullptr && async_op != Py_False && async_op != Py_True) ||
       (deterministic != nullptr && deterministic != Py_False && deterministic != Py_True)) {
+    return false;
+  }
+  // The arrays come first: to look at them may run Python, and that may come here again with the same `call`.
+  if (kind == Collective::kBarrier) {
+    call->dtype = DType::kUInt8;
+    call->input.clear();
+    call->output.clear();
+  } else if (!take_arrays(call, held)) {
     return false;
   }
   call->collective = kind;
@@ -233,46 +279,7 @@ bool CallArguments::plain(Collective kind, Call* call, py::object* held) const {
     }
     call->root = static_cast<int>(value);
   }
-  if (kind == Collective::kBarrier) {
-    call->dtype = DType::kUInt8;
-    call->input.clear();
-    call->output.clear();
-    return true;
-  }
-  if (PyList_CheckExact(x) || PyTuple_CheckExact(x)) {
-    *held = py::reinterpret_steal<py::object>(PySequence_Tuple(x));
-    if (!*held) {
-      PyErr_Clear();
-      return false;
-    }
-    return !given(out) && plain_list(held->ptr(), true, call) && has_kernel(call->op, call->dtype);
-  }
-  PlainArray source;
-  if (!as_plain(x, &source)) {
-    return false;
-  }
-  PlainArray target = source;
-  if (given(out)) {
-    if (out == x || !as_plain(out, &target) || !same_shape(source, target)) {
-      return false;
-    }
-    // Arrays that share memory only in part need care.
-    const Span a = source.span;
-    const Span b = target.span;
-    if (a.data < b.data + b.bytes && b.data < a.data + a.bytes) {
-      return false;
-    }
-  }
-  if (!target.writable) {
-    return false;
-  }
-  call->dtype = source.dtype;
-  if (!has_kernel(call->op, call->dtype)) {
-    return false;  // avg of integers, say, has no meaning
-  }
-  call->input.assign(1, source.span);
-  call->output.assign(1, target.span);
-  return true;
+  return kind == Collective::kBarrier || has_kernel(call->op, call->dtype);  // avg of integers, say, has no meaning
 }
 
 }  // namespace collectives

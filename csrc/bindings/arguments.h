@@ -30,6 +30,9 @@ struct CallArguments {
   // held: what has to live until the call is over. The caller holds a list, but another thread may take arrays out of
   // it.
   bool plain(Collective kind, Call* call, pybind11::object* held) const;
+
+ private:
+  bool take_arrays(Call* call, pybind11::object* held) const;
 };
 
 // The number of the op of that name, -1 when there is none.

@@ -104,16 +104,16 @@ bool choose_algorithm(PyObject* name, const Communicator& communicator, Call* ca
   if (name == nullptr || name == Py_None) {
     return true;
   }
-  const char* text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : nullptr;
+  std::string words;
+  if (!text(name, &words)) {
+    return false;
+  }
   try {
-    if (text != nullptr) {
-      call->algorithm = algorithm_number(call->problem(), text, communicator.topology());
-    }
+    call->algorithm = algorithm_number(call->problem(), words, communicator.topology());
   } catch (const std::exception&) {
     return false;
   }
-  PyErr_Clear();
-  return text != nullptr;
+  return true;
 }
 
 PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyObject* const* args, Py_ssize_t count,
@@ -122,6 +122,7 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
   if (!parse_arguments(kind, kind_name, args, count, names, &a)) {
     return nullptr;
   }
+  release_dropped();
   thread_local Call call;
   py::object held;
   Communicator& communicator = *reinterpret_cast<PyCommunicator*>(self)->communicator;

@@ -28,24 +28,26 @@ bool index(PyObject* object, long most, int* result) {
 
 // False for what is for the general path. held: the arrays of a list.
 bool parse(PyObject* const* args, const Communicator& communicator, Call* call, py::object* held) {
-  call->collective = Collective::kMessage;
-  call->message.sending = args[kSending] == Py_True;
-  call->timeout_s = -1;
-  call->name.clear();
-  if (args[kStream] != Py_None || (args[kAsync] != Py_False && args[kAsync] != Py_True) ||
-      !index(args[kPeer], communicator.size() - 1, &call->message.peer) || call->message.peer == communicator.rank() ||
-      !index(args[kTag], kMaxTag, &call->message.tag) ||
-      (args[kTimeout] != Py_None && !(number(args[kTimeout], &call->timeout_s) && call->timeout_s > 0)) ||
-      (args[kName] != Py_None && !text(args[kName], &call->name))) {
-    return false;
-  }
+  const bool sending = args[kSending] == Py_True;
   const bool several = PyList_CheckExact(args[kX]) || PyTuple_CheckExact(args[kX]);
   *held = py::reinterpret_steal<py::object>(several ? PySequence_Tuple(args[kX]) : PyTuple_Pack(1, args[kX]));
   if (!*held) {
     PyErr_Clear();
     return false;
   }
-  return plain_list(held->ptr(), !call->message.sending, call);
+  // First, since it may run Python, and that may come here again with the same `call`.
+  if (!plain_list(held->ptr(), !sending, call)) {
+    return false;
+  }
+  call->collective = Collective::kMessage;
+  call->message.sending = sending;
+  call->timeout_s = -1;
+  call->name.clear();
+  return args[kStream] == Py_None && (args[kAsync] == Py_False || args[kAsync] == Py_True) &&
+         index(args[kPeer], communicator.size() - 1, &call->message.peer) &&
+         call->message.peer != communicator.rank() && index(args[kTag], kMaxTag, &call->message.tag) &&
+         (args[kTimeout] == Py_None || (number(args[kTimeout], &call->timeout_s) && call->timeout_s > 0)) &&
+         (args[kName] == Py_None || text(args[kName], &call->name));
 }
 
 }  // namespace
@@ -57,6 +59,7 @@ PyObject* run_message(PyObject* self, Communicator& communicator, PyObject* cons
                  count);
     return nullptr;
   }
+  release_dropped();
   thread_local Call call;
   py::object held;
   if (!parse(args, communicator, &call, &held)) {

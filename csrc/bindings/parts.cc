@@ -12,6 +12,7 @@
 #include "bindings/communicator.h"
 #include "bindings/plain_array.h"
 #include "bindings/torch_tensors.h"
+#include "bindings/work.h"
 #include "core/reducer.h"
 
 namespace collectives {
@@ -212,6 +213,7 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
                  static_cast<int>(kArguments), count);
     return nullptr;
   }
+  release_dropped();
   PyObject* args[kArguments] = {};
   args[kOp] = sum;
   args[kDeterministic] = Py_False;

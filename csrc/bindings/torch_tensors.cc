@@ -77,6 +77,8 @@ constexpr std::array<Encoding, kDTypes> kEncodings = {{{kFloat, 16},
                                                        {kE4M3FN, 8},
                                                        {kE5M2, 8}}};  // in the order of DType
 
+constexpr std::uintptr_t kLowest = 1 << 16;  // where memory can be
+
 bool is_false(PyObject* object, PyObject* method) {
   PyObject* result = PyObject_CallMethodNoArgs(object, method);
   const bool no = result == Py_False;
@@ -85,12 +87,13 @@ bool is_false(PyObject* object, PyObject* method) {
   return no;
 }
 
-// Whether the values of the tensor are those in its memory: PyTorch may keep a conjugate, or a negative, as a mark on
-// the tensor, of which DLPack says nothing.
+// Whether the values of the tensor are those in its memory. PyTorch may keep a conjugate, a negative or nothing but
+// zeros as a mark on the tensor, of which DLPack says nothing.
 bool means_its_memory(PyObject* object, std::uint8_t code) {
   static PyObject* negative = PyUnicode_InternFromString("is_neg");
   static PyObject* conjugate = PyUnicode_InternFromString("is_conj");
-  return is_false(object, negative) && (code != kComplex || is_false(object, conjugate));
+  static PyObject* zeros = PyUnicode_InternFromString("_is_zerotensor");
+  return is_false(object, negative) && is_false(object, zeros) && (code != kComplex || is_false(object, conjugate));
 }
 
 }  // namespace
@@ -119,11 +122,22 @@ bool look_at_tensor(PyObject* object, PlainArray* result) {
   }
   auto* const data = static_cast<std::byte*>(tensor.data) + tensor.offset;
   const auto alignment = std::min<std::uintptr_t>(size_of(dtype), alignof(std::int64_t));
-  if ((data == nullptr && bytes > 0) || reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
+  // Of a storage that was given back only the offset is left.
+  if ((reinterpret_cast<std::uintptr_t>(data) < kLowest && bytes > 0) ||
+      reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
     return false;
   }
   *result = {{data, bytes}, dtype, tensor.dimensions, tensor.shape, true, false};
   return true;
+}
+
+pybind11::object another_tensor(PyObject* tensor) {
+  static PyObject* detach = PyUnicode_InternFromString("detach");
+  auto result = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallMethodNoArgs(tensor, detach));
+  if (!result) {
+    throw pybind11::error_already_set();
+  }
+  return result;
 }
 
 PyObject* new_tensor(const PlainArray& like, std::int64_t rows) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bindings/arrays.h"
+#include "bindings/torch_tensors.h"
 #include "bindings/unlocked.h"
 #include "core/error.h"
 
@@ -35,6 +36,9 @@ struct PyWork {
         done = communicator->wait(*work, std::min(left, kSlice));
       }
       if (done) {
+        // A tensor may have this handle as an attribute; nobody would find that circle.
+        inputs = py::list();
+        outputs = py::list();
         return true;
       }
       if (timeout_s >= 0 && left <= kSlice) {
@@ -68,6 +72,21 @@ struct PyWork {
     return *all;
   }
 };
+
+// Keeps the memory of plain arrays: the caller may replace that of a tensor (`x.data = y`), or drop all of them.
+void hold(py::list& list, PyObject* x) {
+  if (x == nullptr || x == Py_None) {
+    return;
+  }
+  if (PyList_CheckExact(x) || PyTuple_CheckExact(x)) {
+    for (const py::handle item : py::reinterpret_steal<py::tuple>(PySequence_Tuple(x))) {
+      hold(list, item.ptr());
+    }
+    return;
+  }
+  const py::object memory = PyArray_CheckExact(x) ? py::reinterpret_borrow<py::object>(x) : another_tensor(x);
+  list.append(memory);
+}
 
 std::vector<Span> spans(const py::list& arrays) {
   std::vector<Span> result;
@@ -184,13 +203,16 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   return py::cast(std::move(work)).release().ptr();
 }
 
-PyObject* start_call(Communicator& communicator, PyObject* owner, const Call& call, PyObject* x, PyObject* result) {
-  static PyObject* type = py::object(py::module_::import("collectives._work").attr("Work")).release().ptr();
-  release_dropped();
+PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyObject* x, PyObject* result) {
+  static PyObject* type = nullptr;  // not by an initialiser: whoever waits for one has the interpreter's lock
+  if (type == nullptr) {
+    type = py::object(py::module_::import("collectives._work").attr("Work")).release().ptr();
+  }
   auto work = std::make_unique<PyWork>();
   work->owner = py::reinterpret_borrow<py::object>(owner);
-  for (PyObject* held : {x, result}) {
-    work->inputs.append(py::reinterpret_borrow<py::object>(held == nullptr ? Py_None : held));
+  hold(work->inputs, x);
+  if (result != x) {
+    hold(work->outputs, result);
   }
   work->communicator = &communicator;
   {

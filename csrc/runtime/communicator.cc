@@ -280,6 +280,9 @@ inline void Communicator::complete(Work& work) {
   if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
     unpack(work.result_span.data, work.output_spans);
   }
+  if (!work.scaled.empty()) {
+    work.scaled = std::vector<std::byte>();  // as large as the input, and the work may be kept
+  }
   mapped_bytes_ += work.plan->mapped_bytes;
   engine_->recorder().done(work);
   work.state.store(WorkState::kDone, std::memory_order_release);

@@ -26,7 +26,7 @@ def check_options(size: int, op: object, root: object, algorithm: object, timeou
         raise ValueError(f"root {root} is out of range: the group has ranks 0 to {size - 1}")
     if timeout is not None and not (is_number(timeout) and timeout > 0):  # type: ignore[operator]
         raise ValueError(f"timeout is {timeout!r}; a positive number of seconds is accepted")
-    if isinstance(timeout, int) and timeout.bit_length() > 1000:
+    if isinstance(timeout, int) and timeout.bit_length() > 1024:
         raise ValueError(f"timeout is an int of {timeout.bit_length()} bits; a float, which it does not fit, is needed")
     if isinstance(name, str) and not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
         raise ValueError(f"name is {name!r}, which has half of a surrogate pair; text that UTF-8 can hold is accepted")

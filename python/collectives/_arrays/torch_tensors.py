@@ -16,6 +16,8 @@ _SHARED = (
 )
 _EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
+_LOWEST = 1 << 16  # where memory can be: of a storage that was given back only the offset is left
+
 
 def dtypes(torch: Any) -> dict[Any, np.dtype[Any]]:
     """NumPy's types of those of PyTorch that have one."""
@@ -43,6 +45,8 @@ def adapter(torch: Any) -> Adapter:
             array = tensor.numpy() if extended is None else tensor.view(extended[0]).numpy().view(extended[1])
         except (TypeError, RuntimeError) as error:
             raise refusal(torch, x, what, error) from error
+        if array.size and x.data_ptr() < _LOWEST:
+            raise TypeError(f"{what} is a {type_name(x)} whose storage has been given back (resize_(0)); allocate it")
         if not array.flags.c_contiguous and 0 in array.strides:
             array.flags.writeable = False  # made by expand(): several elements are one place of memory
         return Adapted(array, True, wrap)
