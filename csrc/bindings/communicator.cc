@@ -135,7 +135,7 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
   }
   if (a.async_op == Py_True) {
     try {
-      return start_call(communicator, self, call, held ? held.ptr() : a.x, result);
+      return start_call(communicator, self, call, held ? held.ptr() : a.x, a.out, result);
     } catch (...) {
       set_python_error();
       return nullptr;

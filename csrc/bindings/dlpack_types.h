@@ -1,4 +1,4 @@
-// The layout of DLPack 1.0 (dlpack.h), of which only these few fields are needed.
+// The layout of DLPack 1.2 (dlpack.h), of which only these few fields are needed.
 #pragma once
 
 #include <cstdint>

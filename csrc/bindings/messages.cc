@@ -3,7 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
-#include <climits>
+#include <cstdint>
 #include <memory>
 
 #include "bindings/arguments.h"
@@ -69,7 +69,7 @@ PyObject* run_message(PyObject* self, Communicator& communicator, PyObject* cons
   }
   PyObject* const result = call.message.sending ? Py_None : args[kX];
   if (args[kAsync] == Py_True) {
-    return start_call(communicator, self, call, held.ptr(), result);
+    return start_call(communicator, self, call, held.ptr(), nullptr, result);
   }
   std::shared_ptr<Work> work;
   {

@@ -24,7 +24,22 @@ struct PyWork {
   Communicator* communicator = nullptr;
   std::shared_ptr<Work> work;
 
+  // Whether it is over. Then it needs no memory any more: a tensor may have this handle as an attribute, and nobody
+  // would find that circle.
+  bool over() {
+    if (!work->finished()) {
+      return false;
+    }
+    inputs.release().dec_ref();
+    outputs.release().dec_ref();
+    return true;
+  }
+
   bool wait(double timeout_s) {
+    struct LetGo {
+      PyWork& work;
+      ~LetGo() { work.over(); }
+    } const let_go{*this};
     constexpr double kSlice = 0.1;
     const auto start = Clock::now();
     for (;;) {
@@ -36,9 +51,6 @@ struct PyWork {
         done = communicator->wait(*work, std::min(left, kSlice));
       }
       if (done) {
-        // A tensor may have this handle as an attribute; nobody would find that circle.
-        inputs = py::list();
-        outputs = py::list();
         return true;
       }
       if (timeout_s >= 0 && left <= kSlice) {
@@ -73,13 +85,14 @@ struct PyWork {
   }
 };
 
-// Keeps the memory of plain arrays: the caller may replace that of a tensor (`x.data = y`), or drop all of them.
+// Keeps the memory of a plain array, or of a tuple of them: the caller may replace that of a tensor (`x.data = y`), or
+// drop all of them.
 void hold(py::list& list, PyObject* x) {
   if (x == nullptr || x == Py_None) {
     return;
   }
-  if (PyList_CheckExact(x) || PyTuple_CheckExact(x)) {
-    for (const py::handle item : py::reinterpret_steal<py::tuple>(PySequence_Tuple(x))) {
+  if (PyTuple_CheckExact(x)) {
+    for (const py::handle item : py::reinterpret_borrow<py::tuple>(x)) {
       hold(list, item.ptr());
     }
     return;
@@ -136,8 +149,11 @@ void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& ou
 }  // namespace
 
 void release_dropped() {
-  std::vector<std::unique_ptr<PyWork>> over;  // what is freed may run Python, which may come here again
   auto& all = PyWork::orphans();
+  if (all.empty()) {
+    return;
+  }
+  std::vector<std::unique_ptr<PyWork>> over;  // what is freed may run Python, which may come here again
   for (auto& orphan : all) {
     if (orphan->work->finished()) {
       over.push_back(std::move(orphan));
@@ -203,7 +219,8 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   return py::cast(std::move(work)).release().ptr();
 }
 
-PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyObject* x, PyObject* result) {
+PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyObject* x, PyObject* out,
+                     PyObject* result) {
   static PyObject* type = nullptr;  // not by an initialiser: whoever waits for one has the interpreter's lock
   if (type == nullptr) {
     type = py::object(py::module_::import("collectives._work").attr("Work")).release().ptr();
@@ -211,9 +228,7 @@ PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyO
   auto work = std::make_unique<PyWork>();
   work->owner = py::reinterpret_borrow<py::object>(owner);
   hold(work->inputs, x);
-  if (result != x) {
-    hold(work->outputs, result);
-  }
+  hold(work->outputs, out);
   work->communicator = &communicator;
   {
     const Unlocked unlocked;
@@ -258,7 +273,7 @@ void bind_work(py::module_& m) {
       .def("wait", &PyWork::wait, py::arg("timeout") = -1.0,
            "Waits for the end of the collective and raises its error. False after `timeout` seconds (never when < 0).")
       .def(
-          "done", [](const PyWork& w) { return w.work->finished(); }, "True when the collective is over.")
+          "done", [](PyWork& w) { return w.over(); }, "True when the collective is over.")
       .def_property_readonly(
           "algorithm",
           [](const PyWork& w) {

@@ -14,9 +14,11 @@ void bind_work(pybind11::module_& m);
 PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* args);
 PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* args);
 
-// Starts an asynchronous call and returns its collectives.Work, which holds the memory of `x` and of `result`, what the
-// call returns. `call` is a copy, since this runs Python before it is used.
-PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyObject* x, PyObject* result);
+// Starts an asynchronous call and returns its collectives.Work, whose result is `result`. It holds the memory of `x`
+// and `out`: each a plain array, a tuple of them, or nothing. `call` is a copy, since this runs Python before it is
+// used.
+PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyObject* x, PyObject* out,
+                     PyObject* result);
 
 // Lets go of what works held whose handles were dropped before they were over, as far as they are over now.
 void release_dropped();
