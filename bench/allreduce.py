@@ -18,8 +18,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import functools
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,7 @@ def _save(rows: list[Row], versions: dict[str, str], config: Config, arguments: 
             "command": " ".join(["python", *sys.argv]),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "machine": plot.machine(),
-            "versions": {"collectives": collectives.__version__, "isa": _core.isa(), **versions},
+            "versions": {"collectives": _own_version(), "isa": _core.isa(), **versions},
         }
         lines = ",\n".join(map(json.dumps, rows))
         text = f'{{"about": {json.dumps(about, indent=1)},\n"rows": [\n{lines}\n]}}\n'
@@ -231,11 +233,23 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             raise BadRequestError(f"{path} cannot be written: no such folder, or no permission")
 
 
+@functools.cache
+def _own_version() -> str:
+    """Of what is measured; where that was built in a tree of sources, the commit."""
+    if collectives.__version__ != "unknown":
+        return str(collectives.__version__)
+    command = ["git", "-C", str(Path(collectives.__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return collectives.__version__
+
+
 def _print_head(config: Config, section: str) -> None:
     if section:
         print(f"\n## {section}\n")
     where = Path(collectives.__file__).parent
-    print(f"# collectives {collectives.__version__} from {where}, {_core.isa()}; {plot.machine()}")
+    print(f"# collectives {_own_version()} from {where}, {_core.isa()}; {plot.machine()}")
     print(
         f"# {config.collective}, {config.ranks} ranks, transport {config.transport}, {config.memory} memory, "
         f"{config.duration:.2g} s per row",

@@ -12,6 +12,24 @@ from pool import Pools
 from short_ways import no_general_way
 
 GROUPS = [(1, "local"), (2, "local"), (3, "local"), (2, "shm"), (3, "shm"), (2, "tcp")]
+DTYPES = [
+    *(
+        "bool",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ),
+    *("complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+]
+ROOT = 1  # where there is such a rank
 GUARD = 3  # elements before and after an array, of which it begins and ends no cache line
 
 
@@ -29,9 +47,22 @@ def by_numpy(collective: str, rank: int, size: int, rows: int, width: int, dtype
     given = [values(r, rows, width, dtype) for r in range(size)]
     if collective == "all_gather":
         return np.concatenate(given)
+    if collective == "gather":
+        return np.concatenate(given) if rank == ROOT % size else None
+    if collective == "scatter":
+        return np.split(given[ROOT % size], size)[rank]
     if collective == "reduce_scatter":
         return np.split(np.add.reduce(given, dtype=given[0].dtype), size)[rank]
     return np.concatenate([np.split(x, size)[rank] for x in given])
+
+
+def same(result: Any, want: Any) -> bool:
+    if want is None or result is None:
+        return result is want
+    return bool(np.array_equal(result, want) and result.dtype == want.dtype)
+
+
+COLLECTIVES = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 
 
 def even(comm: Any, rows: int, width: int, dtype: str, short: bool) -> list[str]:
@@ -39,13 +70,15 @@ def even(comm: Any, rows: int, width: int, dtype: str, short: bool) -> list[str]
     wrong = []
     undo = no_general_way() if short else lambda: None
     try:
-        for collective in ("all_gather", "reduce_scatter", "all_to_all"):
+        for collective in COLLECTIVES:
             want = by_numpy(collective, comm.rank, comm.size, rows, width, dtype)
             x = values(comm.rank, rows, width, dtype)
-            out = np.zeros_like(want)
+            given = x if collective != "scatter" or comm.rank == ROOT % comm.size else None
+            out = None if want is None else np.zeros_like(want)
+            more = {"root": ROOT % comm.size} if collective in ("gather", "scatter") else {}
             forms: list[tuple[str, Callable[[], Any]]] = [
-                ("new", lambda c=collective, x=x: getattr(comm, c)(x)),
-                ("out", lambda c=collective, x=x, out=out: getattr(comm, c)(x, out=out)),
+                ("new", lambda c=collective, x=given, more=more: getattr(comm, c)(x, **more)),
+                ("out", lambda c=collective, x=given, out=out, more=more: getattr(comm, c)(x, out=out, **more)),
             ]
             if collective == "all_gather":
                 part = out[comm.rank * rows : (comm.rank + 1) * rows]
@@ -61,11 +94,17 @@ def even(comm: Any, rows: int, width: int, dtype: str, short: bool) -> list[str]
                 ]
             if collective == "reduce_scatter":
                 forms.append(("told", lambda x=x: comm.reduce_scatter(x, "sum", counts=rows // comm.size)))
+            if collective == "gather":
+                forms.append(("told", lambda x=x, more=more: comm.gather(x, counts=rows, **more)))
+            if collective == "scatter":
+                forms.append(
+                    ("told", lambda x=given, more=more: comm.scatter(x, counts=rows // comm.size, **more)),
+                )
             for form, call in forms:
                 for _ in range(2):  # the second one finds what the first one left
                     result = call()
                     unchanged = form == "in place" or np.array_equal(x, values(comm.rank, rows, width, dtype))
-                    if not np.array_equal(result, want) or result.dtype != want.dtype or not unchanged:
+                    if not same(result, want) or not unchanged or (form == "out" and result is not out):
                         wrong.append(f"{collective} {form}")
     finally:
         undo()
@@ -96,6 +135,77 @@ def gather_unlike(comm: Any, out: bool) -> Any:
 def test_ranks_that_have_different_lengths_or_layouts_meet(pools: Pools, transport: str, out: bool) -> None:
     # Each of them tells its length once, and gives its rows once.
     assert pools.get(3, transport).run(gather_unlike, out) == [(True, 2)] * 3
+
+
+def unlike(comm: Any) -> list[bool]:
+    """What one rank does the short way, and another, or the same one later, the general way."""
+    rank, size = comm.rank, comm.size
+    root = 1
+    here = rank == root
+    rows = [3, 2, 4]
+    x = values(rank, rows[rank], 4, "float32")
+    joined = np.concatenate([values(r, n, 4, "float32") for r, n in enumerate(rows)])
+    whole = values(root, 2 * size, 4, "int16")
+    own = np.split(whole, size)[rank]
+    uneven = whole[sum(rows[:rank]) - 3 * (rank > 0) : sum(rows[: rank + 1]) - 3]
+    ok = [
+        # Lengths differ; one layout is none for the short way; results have no place, or one.
+        same(comm.gather(np.asfortranarray(x) if rank == 2 else x, root), joined if here else None),
+        same(comm.gather(x, root, out=np.zeros((9, 4), np.float32)), joined if here else None),
+        # The root goes the general way, the others cannot know; then the others do.
+        same(comm.scatter(np.asfortranarray(whole) if here else None, root), own),
+        same(comm.scatter(whole if here else None, root, out=np.zeros((2, 8), np.int16)[:, ::2]), own),
+        same(comm.scatter(whole if here else None, root, counts=[0, 2, 4] if here else None), uneven),
+    ]
+    lists = comm.scatter([whole] if here else None, root)
+    two = comm.scatter([whole, whole[::2].copy()] if here else None, root)
+    none = comm.scatter([] if here else None, root)
+    ok += [isinstance(lists, list) and same(lists[0], own), none == []]
+    ok += [same(a, b) for a, b in zip(two, [own, np.split(whole[::2], size)[rank]], strict=True)]
+    return ok
+
+
+@pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
+def test_gather_and_scatter_where_ranks_go_different_ways(pools: Pools, transport: str) -> None:
+    assert pools.get(3, transport).run(unlike) == [[True] * 9] * 3
+
+
+def scatter_misfit(comm: Any) -> tuple[str, bool]:
+    """An output that does not fit what the root turns out to have: an error on that rank, and nobody waits."""
+    whole = np.arange(6.0) if comm.rank == 0 else None
+    text = ""
+    try:
+        comm.scatter(whole, out=np.zeros(2 if comm.rank < 2 else 5))
+    except ValueError as error:
+        text = str(error)
+    return text, same(comm.scatter(whole), np.arange(6.0)[2 * comm.rank :][:2])
+
+
+def test_an_output_that_does_not_fit_what_is_scattered(pools: Pools) -> None:
+    (first, second, third) = pools.get(3, "shm").run(scatter_misfit)
+    assert first == second == ("", True)
+    assert "(5,)" in third[0] and "(2,)" in third[0] and third[1]
+
+
+def scatter_every_type(comm: Any) -> list[str]:
+    """Ranks that show no array learn the element type; the wrong ones."""
+    undo = no_general_way()
+    wrong = []
+    try:
+        for name in DTYPES:
+            whole = np.ones((2 * comm.size, 0, 3), name) if comm.rank == 0 else None
+            empty = comm.scatter(whole)
+            result = comm.scatter(np.arange(2 * comm.size).astype(name) if comm.rank == 0 else None)
+            want = np.arange(2 * comm.size).astype(name)[2 * comm.rank :][:2]
+            if not same(result, want) or empty.shape != (2, 0, 3) or result.ctypes.data % 64 != 0:
+                wrong.append(name)
+    finally:
+        undo()
+    return wrong
+
+
+def test_scatter_of_every_element_type(pools: Pools) -> None:
+    assert pools.get(2, "shm").run(scatter_every_type) == [[], []]
 
 
 def out_of_one_rank(comm: Any) -> Any:

@@ -105,9 +105,18 @@ def tensors(comm: Any) -> list[str]:
             check(f"{name}: all_gather", comm.all_gather(fresh()), whole)
             into = torch.zeros_like(whole)
             check(f"{name}: all_gather out", comm.all_gather(fresh(), out=into, counts=len(given[0])), whole, into)
+            if comm.rank == 1:
+                check(f"{name}: gather", comm.gather(fresh(), 1), whole)
+            elif comm.gather(fresh(), 1) is not None:
+                wrong.append(f"{name}: gather elsewhere")
             rows = len(given[0]) // comm.size
             if rows * comm.size == len(given[0]):
                 own = slice(comm.rank * rows, (comm.rank + 1) * rows)
+                scattered = comm.scatter(fresh() if comm.rank == 1 else None, 1)
+                if comm.rank == 1:
+                    check(f"{name}: scatter", scattered, given[1][own])
+                elif scattered.tobytes() != bits(given[1][own]) or scattered.dtype != numpy_type(given[1].dtype):
+                    wrong.append(f"{name}: scatter elsewhere")
                 check(f"{name}: all_to_all", comm.all_to_all(fresh()), joined([g[own] for g in given]))
                 if exact:
                     check(f"{name}: reduce_scatter", comm.reduce_scatter(fresh()), total[own])

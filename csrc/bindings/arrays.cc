@@ -80,6 +80,19 @@ int dtype_of(PyArrayObject* array) {
   return -1;
 }
 
+PyArray_Descr* new_descriptor(DType dtype) {
+  for (const Registered& type : g_registered) {
+    if (type.dtype == dtype) {
+      return PyArray_DescrFromType(type.number);
+    }
+  }
+  int number = NPY_BOOL;
+  while (from_type_number(number) != static_cast<int>(dtype)) {
+    ++number;
+  }
+  return PyArray_DescrFromType(number);
+}
+
 bool is_plain(PyArrayObject* array) {
   constexpr int kNeeded = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED;
   return (PyArray_FLAGS(array) & kNeeded) == kNeeded && PyArray_ISNOTSWAPPED(array);

@@ -13,6 +13,9 @@ void load_dtypes();
 // The element type of an array, or -1 when the library has none for it.
 int dtype_of(PyArrayObject* array);
 
+// A new reference to NumPy's description of an element type, in native byte order.
+PyArray_Descr* new_descriptor(DType dtype);
+
 // True when the memory of the array can take part as it is: one C-contiguous, aligned piece in native byte order.
 bool is_plain(PyArrayObject* array);
 

@@ -222,8 +222,8 @@ PyMethodDef g_methods[] = {
      "_run_message($self, sending, x, peer, tag, async_op, timeout, name, stream)\n--\n\nsend or recv."},
     {"_run_parts", as_function<run_parts>(), METH_FASTCALL,
      "_run_parts($self, collective, x, out, counts, stream, algorithm, async_op, timeout, name, op='sum', "
-     "deterministic=False, factor=None)\n--\n\n"
-     "all_gather, reduce_scatter or all_to_all."},
+     "deterministic=False, factor=None, root=0)\n--\n\n"
+     "A collective of parts."},
     {"_start", start, METH_VARARGS,
      "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
      "lengths, factor)\n"

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <optional>
-#include <vector>
 
 #include "bindings/arguments.h"
 #include "bindings/communicator.h"
+#include "bindings/layouts.h"
 #include "bindings/plain_array.h"
 #include "bindings/torch_tensors.h"
 #include "bindings/work.h"
@@ -19,10 +18,6 @@ namespace collectives {
 namespace {
 
 namespace py = pybind11;
-
-// As DESCRIPTION in _layout.py: element type, number of dimensions, dimensions.
-constexpr int kMostDimensions = 8;
-constexpr int kDescription = 2 + kMostDimensions;
 
 // The arguments, by position: from kAlgorithm on in the order of Options in _parts.py.
 enum Position : std::uint8_t {
@@ -38,17 +33,21 @@ enum Position : std::uint8_t {
   kOp,
   kDeterministic,
   kFactor,
+  kRoot,
   kArguments,
 };
 constexpr Py_ssize_t kRequired = kOp;  // the others have defaults
 
 struct Arguments {
   Collective collective;
-  PlainArray x;
   Op op;
+  bool deterministic;
+  int root;
+  bool gives;                     // not so: who gets from scatter, whose x does not count
+  bool takes;                     // not so: who gives to gather, whose out does not count
+  PlainArray x;                   // without memory where this rank gives nothing
   std::optional<PlainArray> out;  // otherwise a new array
   Py_ssize_t counts;              // -1: not said
-  bool deterministic;
 };
 
 bool is_text(PyObject* object, const char* text) {
@@ -61,6 +60,8 @@ std::optional<Collective> collective_of(PyObject* name) {
     Collective kind;
   };
   constexpr Named kNamed[] = {{"all_gather", Collective::kAllGather},
+                              {"gather", Collective::kGather},
+                              {"scatter", Collective::kScatter},
                               {"reduce_scatter", Collective::kReduceScatter},
                               {"all_to_all", Collective::kAllToAll}};
   for (const Named& named : kNamed) {
@@ -71,53 +72,74 @@ std::optional<Collective> collective_of(PyObject* name) {
   return std::nullopt;
 }
 
-std::optional<Arguments> parse(PyObject* const* args) {
+// The number of a rank; -1 for anything else.
+int rank_of(PyObject* object, int size) {
+  int overflow = 0;
+  const long value = PyLong_CheckExact(object) ? PyLong_AsLongAndOverflow(object, &overflow) : -1;
+  return overflow == 0 && value >= 0 && value < size ? static_cast<int>(value) : -1;
+}
+
+std::optional<Arguments> parse(PyObject* const* args, const Communicator& communicator) {
   for (const Position none : {kFactor, kTimeout, kName, kStream}) {
     if (args[none] != Py_None) {
       return std::nullopt;
     }
   }
+  const auto collective = collective_of(args[kCollective]);
   const int op = op_of(args[kOp]);
+  const int root = rank_of(args[kRoot], communicator.size());
   const bool counted = args[kCounts] != Py_None;
-  const bool given = args[kOut] != Py_None;
-  if (op < 0 || (counted && !PyLong_CheckExact(args[kCounts])) || !is_text(args[kAlgorithm], "auto") ||
-      args[kAsync] != Py_False || (args[kDeterministic] != Py_False && args[kDeterministic] != Py_True)) {
+  if (!collective || op < 0 || root < 0 || (counted && !PyLong_CheckExact(args[kCounts])) ||
+      !is_text(args[kAlgorithm], "auto") || args[kAsync] != Py_False ||
+      (args[kDeterministic] != Py_False && args[kDeterministic] != Py_True)) {
     return std::nullopt;
   }
-  PlainArray x;
-  PlainArray out;
-  if (!as_plain(args[kX], &x) || (given && !as_plain(args[kOut], &out))) {
+  const bool here = root == communicator.rank();
+  Arguments a{};
+  a.collective = *collective;
+  a.op = static_cast<Op>(op);
+  a.deterministic = args[kDeterministic] == Py_True;
+  a.root = root;
+  a.gives = here || *collective != Collective::kScatter;
+  a.takes = here || *collective != Collective::kGather;
+  if (a.gives && !as_plain(args[kX], &a.x)) {
     return std::nullopt;
   }
-  const auto kind = collective_of(args[kCollective]);
-  const Py_ssize_t counts = counted ? PyLong_AsSsize_t(args[kCounts]) : -1;
-  if (!kind || (counted && counts < 0)) {
+  if (PlainArray out{}; a.takes && args[kOut] != Py_None) {
+    if (!as_plain(args[kOut], &out) || !out.writable) {
+      return std::nullopt;
+    }
+    a.out = out;
+  }
+  a.counts = counted ? PyLong_AsSsize_t(args[kCounts]) : -1;
+  if (counted && a.counts < 0) {
     PyErr_Clear();
     return std::nullopt;
   }
-  return Arguments{*kind,
-                   x,
-                   static_cast<Op>(op),
-                   given ? std::optional(out) : std::nullopt,
-                   counts,
-                   args[kDeterministic] == Py_True};
+  return a;
 }
 
-// The length of axis 0 of the result; -1 where the call is not one for here.
+bool joins(Collective collective) { return collective == Collective::kAllGather || collective == Collective::kGather; }
+
+// The length of axis 0 of the result of a rank that gives; -1 where the call is not one for here.
 npy_intp rows_of_result(const Arguments& a, npy_intp size) {
   if (a.x.dimensions < 1 || a.x.dimensions > kMostDimensions) {
     return -1;
   }
   const npy_intp rows = a.x.shape[0];
   switch (a.collective) {
-    case Collective::kAllGather: {
+    case Collective::kAllGather:
+    case Collective::kGather: {
       npy_intp all = 0;  // of arrays without elements it may be anything
       const bool fits = !__builtin_mul_overflow(rows, size, &all);
       return fits && (a.counts < 0 || a.counts == rows) ? all : -1;
     }
-    case Collective::kReduceScatter: {
+    case Collective::kReduceScatter:
+    case Collective::kScatter: {
       const bool even = rows % size == 0 && (a.counts < 0 || a.counts == rows / size);
-      return even && has_kernel(a.op, a.x.dtype) && a.op != Op::kPremulSum ? rows / size : -1;
+      const bool known =
+          a.collective == Collective::kScatter || (has_kernel(a.op, a.x.dtype) && a.op != Op::kPremulSum);
+      return even && known ? rows / size : -1;
     }
     default:
       return a.counts < 0 && rows % size == 0 ? rows : -1;
@@ -127,7 +149,7 @@ npy_intp rows_of_result(const Arguments& a, npy_intp size) {
 // Whether `out` can take a result of so many rows. It may share memory with `x` where that is the own part of it.
 bool fits(const Arguments& a, npy_intp rows, int rank) {
   if (a.out->dtype != a.x.dtype || a.out->dimensions != a.x.dimensions || a.out->shape[0] != rows ||
-      !std::equal(a.x.shape + 1, a.x.shape + a.x.dimensions, a.out->shape + 1) || !a.out->writable) {
+      !std::equal(a.x.shape + 1, a.x.shape + a.x.dimensions, a.out->shape + 1)) {
     return false;
   }
   const Span from = a.x.span;
@@ -137,77 +159,66 @@ bool fits(const Arguments& a, npy_intp rows, int rank) {
 }
 
 // As empty() in _arrays/adapted.py: its memory begins a cache line, as other libraries want it.
-PyObject* new_array(PyArrayObject* like, npy_intp rows) {
+// dtype: which the array takes.
+PyObject* new_array(PyArray_Descr* dtype, const PlainArray& like, npy_intp rows) {
   constexpr std::uintptr_t kAlignment = 64;
   npy_intp dimensions[kMostDimensions];
-  std::copy_n(PyArray_DIMS(like), PyArray_NDIM(like), dimensions);
+  std::copy_n(like.shape, like.dimensions, dimensions);
   dimensions[0] = rows;
-  const npy_intp row_bytes = PyArray_NBYTES(like) / std::max<npy_intp>(PyArray_DIM(like, 0), 1);
-  npy_intp bytes = rows * row_bytes + static_cast<npy_intp>(kAlignment);
+  npy_intp bytes = static_cast<npy_intp>(size_of(like.dtype));
+  for (int i = like.dimensions - 1; i >= 0; --i) {  // the rows last: there may be any number of those without elements
+    bytes *= dimensions[i];
+  }
+  bytes += static_cast<npy_intp>(kAlignment);
   auto store = py::reinterpret_steal<py::object>(PyArray_SimpleNew(1, &bytes, NPY_UINT8));
   if (!store) {
+    Py_DECREF(dtype);
     return nullptr;
   }
   auto* const begin = static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(store.ptr())));
   char* const data = begin + (-reinterpret_cast<std::uintptr_t>(begin) % kAlignment);
-  PyArray_Descr* dtype = PyArray_DESCR(like);
-  Py_INCREF(dtype);  // which the array takes
-  auto array = py::reinterpret_steal<py::object>(PyArray_NewFromDescr(
-      &PyArray_Type, dtype, PyArray_NDIM(like), dimensions, nullptr, data, NPY_ARRAY_CARRAY, nullptr));
+  auto array = py::reinterpret_steal<py::object>(PyArray_NewFromDescr(&PyArray_Type, dtype, like.dimensions, dimensions,
+                                                                      nullptr, data, NPY_ARRAY_CARRAY, nullptr));
   if (!array || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.ptr()), store.release().ptr()) != 0) {
     return nullptr;
   }
   return array.release().ptr();
 }
 
-Span bytes_of(std::vector<std::int64_t>& values) {
-  return {reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size() * sizeof values[0])};
+// Where a result of so many rows goes: out, or a new array of the kind of x. False when there is no memory for it, with
+// the Python error set, or when it is none for here.
+bool find_result(const Arguments& a, PyObject* const* args, npy_intp rows, py::object* result, PlainArray* to) {
+  if (a.out || !a.takes) {
+    *result = py::reinterpret_borrow<py::object>(a.takes ? args[kOut] : Py_None);
+    *to = a.out.value_or(PlainArray{});
+    return true;
+  }
+  if (!a.x.numpy) {
+    *result = py::reinterpret_steal<py::object>(new_tensor(a.x, rows));
+  } else if (a.gives) {  // there may be several descriptors of an element type: long long beside long
+    PyObject* dtype = reinterpret_cast<PyObject*>(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(args[kX])));
+    *result =
+        py::reinterpret_steal<py::object>(new_array(reinterpret_cast<PyArray_Descr*>(Py_NewRef(dtype)), a.x, rows));
+  } else {
+    *result = py::reinterpret_steal<py::object>(new_array(new_descriptor(a.x.dtype), a.x, rows));
+  }
+  return *result && as_plain(result->ptr(), to);
 }
 
-// What _layout.exchange() does of _layout.describe(), in the same way, for one array: `tables` has a row for each rank
-// afterwards. They are the caller's own: while it waits, a signal handler may come here again.
-bool exchange(Communicator& communicator, const PlainArray& x, std::vector<std::int64_t>& tables) {
-  std::vector<std::int64_t> own(kDescription, 0);
-  own[0] = static_cast<std::int64_t>(x.dtype);
-  own[1] = x.dimensions;
-  std::copy_n(x.shape, x.dimensions, own.begin() + 2);
-  tables.resize(own.size() * static_cast<std::size_t>(communicator.size()));
-  Call call;
-  call.collective = Collective::kAllGather;
-  call.dtype = DType::kInt64;
-  call.input.assign(1, bytes_of(own));
-  call.output.assign(1, bytes_of(tables));
-  return run_to_end(communicator, call);
-}
-
-bool all_alike(const std::vector<std::int64_t>& tables) {
-  return std::equal(tables.begin() + kDescription, tables.end(), tables.begin());
-}
-
-// tables: what the ranks have told each other already, or nullptr.
-PyObject* go_general_way(PyObject* self, PyObject* const* args, PyObject* tables) {
+// known: what the ranks have told each other already, or nullptr.
+PyObject* go_general_way(PyObject* self, PyObject* const* args, PyObject* known) {
   static PyObject* method = PyUnicode_InternFromString("_general_parts");
   PyObject* arguments[kArguments + 2] = {self};
   std::copy_n(args, kArguments, arguments + 1);
-  arguments[kArguments + 1] = tables;
-  return PyObject_VectorcallMethod(method, arguments, kArguments + (tables == nullptr ? 1 : 2), nullptr);
-}
-
-py::object as_array(const std::vector<std::int64_t>& tables, npy_intp size) {
-  npy_intp dimensions[] = {size, 1, kDescription};
-  auto array = py::reinterpret_steal<py::object>(PyArray_SimpleNew(3, dimensions, NPY_INT64));
-  if (!array) {
-    throw py::error_already_set();
-  }
-  std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())), tables.data(),
-              tables.size() * sizeof tables[0]);
-  return array;
+  arguments[kArguments + 1] = known;
+  return PyObject_VectorcallMethod(method, arguments, kArguments + (known == nullptr ? 1 : 2), nullptr);
 }
 
 }  // namespace
 
 PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const* given, Py_ssize_t count) {
   static PyObject* sum = PyUnicode_InternFromString("sum");
+  static PyObject* zero = PyLong_FromLong(0);
   if (count < kRequired || count > kArguments) {
     PyErr_Format(PyExc_TypeError, "_run_parts() takes %zd to %d arguments, %zd were given", kRequired,
                  static_cast<int>(kArguments), count);
@@ -218,40 +229,47 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   args[kOp] = sum;
   args[kDeterministic] = Py_False;
   args[kFactor] = Py_None;
+  args[kRoot] = zero;
   std::copy_n(given, count, args);
-  const auto a = parse(args);
-  const npy_intp rows = a ? rows_of_result(*a, communicator.size()) : -1;
-  if (rows < 0 || (a->out && !fits(*a, rows, communicator.rank()))) {
+  auto a = parse(args, communicator);
+  if (!a) {
     return go_general_way(self, args, nullptr);
   }
-  py::object result = py::reinterpret_borrow<py::object>(args[kOut]);
-  PlainArray to;
-  if (a->out) {
-    to = *a->out;
-  } else {
-    result = py::reinterpret_steal<py::object>(a->x.numpy ? new_array(reinterpret_cast<PyArrayObject*>(args[kX]), rows)
-                                                          : new_tensor(a->x, rows));
-    if (!result) {
-      return nullptr;
-    }
-    if (!as_plain(result.ptr(), &to)) {
+  py::object result;
+  PlainArray to{};
+  npy_intp rows = 0;
+  if (a->gives) {  // what is wrong by itself has to be seen before the others count on this rank
+    rows = rows_of_result(*a, communicator.size());
+    if (rows < 0 || (a->out && !fits(*a, rows, communicator.rank()))) {
       return go_general_way(self, args, nullptr);
     }
+    if (!find_result(*a, args, rows, &result, &to)) {
+      return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, nullptr);
+    }
   }
-  if (a->collective == Collective::kAllGather && a->counts < 0) {
-    std::vector<std::int64_t> tables;
-    if (!exchange(communicator, a->x, tables)) {
-      return nullptr;
-    }
-    if (!all_alike(tables)) {
-      return go_general_way(self, args, as_array(tables, communicator.size()).ptr());
-    }
+  std::optional<Table> told;
+  if (a->collective == Collective::kScatter) {
+    told = tell(communicator, a->root, a->gives ? &a->x : nullptr, rows);
+    rows = told && !a->gives ? rows_told(*told, &a->x) : rows;
+  } else if (joins(a->collective) && a->counts < 0) {
+    told = exchange(communicator, a->x);
+    rows = told && !all_alike(*told) ? -1 : rows;
+  }
+  if (PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  if (rows < 0 || (!a->gives && a->out && !fits(*a, rows, communicator.rank()))) {
+    return go_general_way(self, args, as_array(*told).ptr());
+  }
+  if (!a->gives && !find_result(*a, args, rows, &result, &to)) {
+    return nullptr;
   }
   thread_local Call call;
   call.collective = a->collective;
   call.op = a->op;
   call.dtype = a->x.dtype;
   call.deterministic = a->deterministic;
+  call.root = a->root;
   call.input.assign(1, a->x.span);
   call.output.assign(1, to.span);
   return run_to_end(communicator, call) ? result.release().ptr() : nullptr;

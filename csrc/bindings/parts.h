@@ -1,4 +1,4 @@
-// The fast path of all_gather, reduce_scatter and all_to_all.
+// The fast path of the collectives of parts.
 #pragma once
 
 #include "bindings/numpy_api.h"

@@ -34,15 +34,16 @@ std::size_t number_of_parts(Collective collective, int size) {
   return collective == Collective::kAllToAll ? ranks * ranks : ranks;
 }
 
-// Call::lengths, also where the call leaves them out. The whole is what is larger, the input or the output.
+// Call::lengths, also where the call leaves them out.
 void take_lengths(const Call& call, int size, std::vector<std::int64_t>& lengths) {
   if (!call.lengths.empty() || call.input.size() != 1 || call.output.size() != 1) {
     lengths = call.lengths;
     return;
   }
-  const std::int64_t whole = std::max(call.input[0].bytes, call.output[0].bytes);
-  const std::int64_t part = whole / size / static_cast<std::int64_t>(size_of(call.dtype));
-  lengths.assign(number_of_parts(call.collective, size), part);
+  const bool splits = call.collective == Collective::kScatter || call.collective == Collective::kReduceScatter;
+  std::int64_t part = splits ? call.output[0].bytes : call.input[0].bytes;
+  part /= call.collective == Collective::kAllToAll ? size : 1;
+  lengths.assign(number_of_parts(call.collective, size), part / static_cast<std::int64_t>(size_of(call.dtype)));
 }
 
 // The elements of each part: what its tensors have together.

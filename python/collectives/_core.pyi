@@ -43,6 +43,7 @@ class Communicator:
         op: object = "sum",
         deterministic: object = False,
         factor: object = None,
+        root: object = 0,
     ) -> Any: ...
     def _start(
         self,

@@ -40,8 +40,8 @@ class Options:
     op: str = "sum"
     deterministic: bool = False
     factor: float | None = None
-    tables: npt.NDArray[np.int64] | None = None  # what ``_layout.exchange`` would bring, where that is known
     root: int = 0
+    told: npt.NDArray[np.int64] | None = None  # what ranks have told each other already; see csrc/bindings/layouts.h
     empty: Callable[[Shape, np.dtype[Any]], Array] = empty  # makes the arrays of results
     start: Callable[..., Any] | None = None  # in the place of the engine, as ``comm._start``
 
@@ -168,9 +168,10 @@ def _joined_rows(
         _layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
         return rows
     _check_early(out, given)
-    tables = options.tables
-    if tables is None:
+    if options.told is None:
         tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
+    else:
+        tables = options.told.reshape(comm.size, 1, _layout.DESCRIPTION)
     _layout.check_alike(comm, tables, collective)
     return [[int(table[t, 2]) for table in tables] for t in range(len(tensors))]
 
@@ -229,14 +230,27 @@ def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Option
 
 
 def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, options: Options) -> tuple[Any, bool]:
-    """What the root knows, on every rank: its table, and whether its tensors are a list."""
-    head = np.array([0, is_list] if table is None else [len(table), is_list], np.int64)
+    """What the root knows, on every rank: its table, and whether its tensors are a list.
+
+    Told first: the number of tensors, whether they are a list, and the first row of the table. csrc/bindings/layouts.cc
+    does the same for one array: what changes here has to change there, too.
+    """
+    columns = _layout.DESCRIPTION + comm.size
     name = None if options.name is None else f"{options.name} (lengths)"
-    comm.broadcast(head, options.root, timeout=options.timeout, name=name)
+    told = options.told
+    if told is None:
+        told = np.zeros(2 + columns, np.int64)
+        if table is not None:
+            told[:2] = len(table), is_list
+            told[2:] = table[0] if len(table) else 0
+        comm.broadcast(told, options.root, timeout=options.timeout, name=name)
+    tensors = int(told[0])
     if table is None:
-        table = np.empty((int(head[0]), _layout.DESCRIPTION + comm.size), np.int64)
-    comm.broadcast(table, options.root, timeout=options.timeout, name=name)
-    return table, bool(head[1])
+        table = np.empty((tensors, columns), np.int64)
+        table[:1] = told[2:]
+    if tensors > 1:
+        comm.broadcast(table[1:], options.root, timeout=options.timeout, name=name)
+    return table, bool(told[1])
 
 
 def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:

@@ -164,8 +164,8 @@ class Communicator(_core.Communicator):
         stream: object = None,
     ) -> Any:
         """Joins the arrays of all ranks along axis 0 on ``root``; the other ranks get None. See ``all_gather``."""
-        return _device.parts(
-            self, "gather", x, out, counts, Options(algorithm, async_op, timeout, name, root=root), stream
+        return self._run_parts(
+            "gather", x, out, counts, stream, algorithm, async_op, timeout, name, "sum", False, None, root
         )
 
     def scatter(
@@ -191,8 +191,8 @@ class Communicator(_core.Communicator):
             algorithm, async_op, timeout, name, stream: see ``all_reduce``. The root tells the others shapes and dtype
                 first.
         """
-        return _device.parts(
-            self, "scatter", x, out, counts, Options(algorithm, async_op, timeout, name, root=root), stream
+        return self._run_parts(
+            "scatter", x, out, counts, stream, algorithm, async_op, timeout, name, "sum", False, None, root
         )
 
     def reduce_scatter(
@@ -325,9 +325,8 @@ class Communicator(_core.Communicator):
         Raises:
             TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
             MismatchError: another rank made another call.
-            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where there is room
-            but
-                for symmetric memory, ``empty`` of the group gives ordinary arrays.
+            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where only symmetric
+                memory is short, ``empty`` of the group gives ordinary arrays.
         """
         return _groups.split(self, color, key)
 
