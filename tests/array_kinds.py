@@ -130,3 +130,35 @@ def judge_refused(comm: Any, refused: Refused) -> None:
     for word in refused.words:
         assert word in text, f"{word!r} is not in: {text}"
     assert comm.all_reduce(np.ones(2))[0] == 1
+
+
+class Interface:
+    """Memory by ``__array_interface__``."""
+
+    def __init__(self, a: Array) -> None:
+        self._store = a.copy()
+        self.__array_interface__ = self._store.__array_interface__
+
+
+class DLPack:
+    """Memory by DLPack, of the version that tells whether it may be written, or of the one before."""
+
+    device = (1, 0)
+    old = False
+
+    def __init__(self, a: Array) -> None:
+        self._store = a.copy()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._store.__dlpack__() if self.old else self._store.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+class OldDLPack(DLPack):
+    old = True
+
+
+class ForeignDLPack(DLPack):
+    device = (2, 3)
