@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pool import Pools
 from short_ways import no_general_way
 
@@ -154,7 +156,8 @@ def unlike(comm: Any) -> list[bool]:
         same(comm.gather(x, root, out=np.zeros((9, 4), np.float32)), joined if here else None),
         # The root goes the general way, the others cannot know; then the others do.
         same(comm.scatter(np.asfortranarray(whole) if here else None, root), own),
-        same(comm.scatter(whole if here else None, root, out=np.zeros((2, 8), np.int16)[:, ::2]), own),
+        same(comm.scatter(whole if here else None, root, out=None if here else np.zeros((2, 8), "i2")[:, ::2]), own),
+        same(comm.scatter(whole if here else None, root, timeout=None if here else 60), own),
         same(comm.scatter(whole if here else None, root, counts=[0, 2, 4] if here else None), uneven),
     ]
     lists = comm.scatter([whole] if here else None, root)
@@ -167,7 +170,7 @@ def unlike(comm: Any) -> list[bool]:
 
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
 def test_gather_and_scatter_where_ranks_go_different_ways(pools: Pools, transport: str) -> None:
-    assert pools.get(3, transport).run(unlike) == [[True] * 9] * 3
+    assert pools.get(3, transport).run(unlike) == [[True] * 10] * 3
 
 
 def scatter_misfit(comm: Any) -> tuple[str, bool]:
@@ -185,6 +188,62 @@ def test_an_output_that_does_not_fit_what_is_scattered(pools: Pools) -> None:
     (first, second, third) = pools.get(3, "shm").run(scatter_misfit)
     assert first == second == ("", True)
     assert "(5,)" in third[0] and "(2,)" in third[0] and third[1]
+
+
+def gather_much_of_one(comm: Any) -> int:
+    """The root has nearly all there is, and room for that, not for as much of each rank."""
+    x = np.ones(64 << 20 if comm.rank == 0 else 1, np.uint8)
+    room = 64 << 20
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as status:
+        used = int(status.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + len(x) + room, before[1]))
+    try:
+        result = comm.gather(x)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    return 0 if result is None else int(result.sum())
+
+
+def test_what_a_root_has_is_not_taken_for_what_all_have(pools: Pools) -> None:
+    assert pools.get(4, "shm").run(gather_much_of_one) == [(64 << 20) + 3, 0, 0, 0]
+
+
+def scatter_into_other_memory(comm: Any, kind: str) -> tuple[list[float], list[float]]:
+    """While rank 0 waits, its signal handler gives the output other memory, or another shape."""
+    result = old = out = None
+    with comm.dup() as other:
+        if comm.rank == 0:
+            out = torch.zeros(4, dtype=torch.float64) if kind == "memory" else np.zeros(4)
+            old = out.detach() if kind == "memory" else np.zeros(0)
+
+            def change(*_: Any) -> None:
+                if kind == "memory":
+                    out.data = torch.zeros(4, dtype=torch.float64)
+                else:
+                    out.resize((2, 2), refcheck=False)
+                other.barrier()
+
+            before = signal.signal(signal.SIGALRM, change)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            try:
+                comm.scatter(None, 1, out=out)
+                result = out.tolist()
+            except ValueError as error:
+                result = str(error)
+            finally:
+                signal.signal(signal.SIGALRM, before)
+            return result, old.tolist()
+        other.barrier()  # returns when rank 0 is in its handler
+        comm.scatter(np.arange(8.0) + 1, 1)
+    return [], []
+
+
+def test_an_output_that_changes_while_its_rank_waits(pools: Pools) -> None:
+    pool = pools.get(2, "shm")
+    assert pool.run(scatter_into_other_memory, "memory")[0] == ([1.0, 2.0, 3.0, 4.0], [0.0] * 4)
+    text, _ = pool.run(scatter_into_other_memory, "shape")[0]
+    assert "(2, 2)" in text and "(4,)" in text
 
 
 def scatter_every_type(comm: Any) -> list[str]:

@@ -235,6 +235,9 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   if (!a) {
     return go_general_way(self, args, nullptr);
   }
+  const bool asks = joins(a->collective) && a->counts < 0;
+  // What others have decides how long the result is: they may have far less, and this rank no memory for a guess.
+  const bool made_later = !a->gives || (asks && a->takes && !a->out);
   py::object result;
   PlainArray to{};
   npy_intp rows = 0;
@@ -243,7 +246,7 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
     if (rows < 0 || (a->out && !fits(*a, rows, communicator.rank()))) {
       return go_general_way(self, args, nullptr);
     }
-    if (!find_result(*a, args, rows, &result, &to)) {
+    if (!made_later && !find_result(*a, args, rows, &result, &to)) {
       return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, nullptr);
     }
   }
@@ -251,18 +254,22 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   if (a->collective == Collective::kScatter) {
     told = tell(communicator, a->root, a->gives ? &a->x : nullptr, rows);
     rows = told && !a->gives ? rows_told(*told, &a->x) : rows;
-  } else if (joins(a->collective) && a->counts < 0) {
+  } else if (asks) {
     told = exchange(communicator, a->x);
     rows = told && !all_alike(*told) ? -1 : rows;
   }
   if (PyErr_Occurred() != nullptr) {
     return nullptr;
   }
-  if (rows < 0 || (!a->gives && a->out && !fits(*a, rows, communicator.rank()))) {
+  if (!a->gives && a->out) {  // while this rank was waiting, its user may have given `out` another shape or memory
+    const bool still = as_plain(args[kOut], &*a->out) && a->out->writable;
+    rows = still && rows >= 0 && fits(*a, rows, communicator.rank()) ? rows : -1;
+  }
+  if (rows < 0) {
     return go_general_way(self, args, as_array(*told).ptr());
   }
-  if (!a->gives && !find_result(*a, args, rows, &result, &to)) {
-    return nullptr;
+  if (made_later && !find_result(*a, args, rows, &result, &to)) {
+    return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, as_array(*told).ptr());
   }
   thread_local Call call;
   call.collective = a->collective;

@@ -38,7 +38,7 @@ inline void reduce_bytes(Work& work, const Step& step, std::int64_t bytes) {
   const ReduceFunction reduce = step.finish ? plan.reduce_finish : plan.reduce;
   reduce(work.destinations.data(), static_cast<int>(step.destinations.count), work.sources.data(),
          static_cast<int>(step.sources.count), bytes >> plan.element_shift, work.divisor);
-  if (plan.takes) {
+  if (plan.takes_reduced) {
     for (std::uint32_t i = 0; i < step.sources.count; ++i) {
       if (work.operands[step.sources.begin + i].take) {
         take_lines(static_cast<std::byte*>(work.sources[i]), bytes);
@@ -57,8 +57,9 @@ void Executor::copy(Work& work, const Step& step) {
   const OperandPlace* to = work.operands + step.destinations.begin;
   const OperandPlace* const end = to + step.destinations.count;
   std::byte* const source = from.address(work.bases, work.iteration);
+  const bool take = from.take && work.plan->takes_copied;
   for (; to != end; ++to) {
-    copy_bytes(*work.plan, to->region, to->address(work.bases, work.iteration), source, step.length, from.take);
+    copy_bytes(*work.plan, to->region, to->address(work.bases, work.iteration), source, step.length, take);
   }
 }
 
@@ -76,7 +77,7 @@ void Executor::locate(Work& work, const Step& step) {
 void Executor::reduce(Work& work, const Step& step) {
   std::int64_t left = step.length;
   // Lines that are taken have to be so while they are in the nearest cache.
-  for (; work.plan->takes && left > kTakeBlock; left -= kTakeBlock) {
+  for (; work.plan->takes_reduced && left > kTakeBlock; left -= kTakeBlock) {
     reduce_bytes(work, step, kTakeBlock);
     for (std::uint32_t i = 0; i < step.sources.count; ++i) {
       work.sources[i] = static_cast<std::byte*>(work.sources[i]) + kTakeBlock;
@@ -117,7 +118,7 @@ void Executor::move_spans(Work& work, const Step& step) {
     } else {
       for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
         copy_bytes(*work.plan, place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
-                   static_cast<std::byte*>(work.sources[0]), bytes, place(0).take);
+                   static_cast<std::byte*>(work.sources[0]), bytes, place(0).take && work.plan->takes_copied);
       }
     }
     done += bytes;

@@ -80,9 +80,12 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
                               std::string(name(problem.dtype)));
     }
   }
-  for (const Operand& operand : schedule.operands) {
-    plan->takes = plan->takes || operand.take;
-  }
+  const bool marked =
+      std::any_of(schedule.operands.begin(), schedule.operands.end(), [](const Operand& o) { return o.take; });
+  const bool brief = std::all_of(schedule.steps.begin(), schedule.steps.end(),
+                                 [](const Step& s) { return s.kind != StepKind::kReduce || s.length <= kTakeBlock; });
+  plan->takes_copied = marked && always_takes();
+  plan->takes_reduced = marked && (always_takes() || brief);
   for (const Step& step : schedule.steps) {
     plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
     if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {

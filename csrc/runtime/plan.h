@@ -27,9 +27,10 @@ struct Plan {
   bool signals_header = false;             // the schedule publishes the header line by itself
   std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits
   std::size_t max_operands = 0;
-  bool streams = false;   // what is copied into the output is written past the caches
-  bool takes = false;     // a source of the schedule is marked Operand::take
-  int element_shift = 0;  // log2 of the size of an element
+  bool streams = false;        // what is copied into the output is written past the caches
+  bool takes_copied = false;   // where a source of a copy is marked Operand::take, its lines are taken
+  bool takes_reduced = false;  // the same of reductions
+  int element_shift = 0;       // log2 of the size of an element
 };
 
 // domain: nullptr where no rank is mapped.

@@ -50,7 +50,8 @@ struct Call : CallHead {
   std::vector<Span> output;  // the same spans when in place
   // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
   // of Problem::counts; a list of tensors has as many entries for each part as there are tensors. None for one tensor
-  // that every rank gives and gets in parts of the same length.
+  // that every rank gives and gets in parts of the same length: then there is one span each way, without memory where
+  // gather gives a rank nothing or scatter takes nothing from it.
   std::vector<std::int64_t> lengths;
   std::shared_ptr<const TensorDetails> details;  // mostly none
   // The data are on devices and travel by NCCL. The ranks only meet here, and agree about the call before any of them
