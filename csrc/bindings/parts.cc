@@ -185,6 +185,29 @@ PyObject* new_array(PyArray_Descr* dtype, const PlainArray& like, npy_intp rows)
   return array.release().ptr();
 }
 
+// The element type and the shape of an array, as they were before its rank waited.
+struct Seen {
+  DType dtype;
+  int dimensions;
+  npy_intp shape[kMostDimensions];
+
+  explicit Seen(const PlainArray& x) : dtype(x.dtype), dimensions(x.dimensions), shape{} {
+    std::copy_n(x.shape, x.dimensions, shape);
+  }
+  bool is(const PlainArray& x) const {
+    return x.dtype == dtype && x.dimensions == dimensions && std::equal(shape, shape + dimensions, x.shape);
+  }
+};
+
+// While a rank waits, a signal handler or another thread may give its arrays other memory, or another shape. False when
+// they are none for here any more, or x is not what the others know of.
+bool look_again(Arguments* a, PyObject* const* args, const std::optional<Seen>& seen) {
+  if (seen && (!as_plain(args[kX], &a->x) || !seen->is(a->x))) {
+    return false;
+  }
+  return !a->out || (as_plain(args[kOut], &*a->out) && a->out->writable);
+}
+
 // Where a result of so many rows goes: out, or a new array of the kind of x. False when there is no memory for it, with
 // the Python error set, or when it is none for here.
 bool find_result(const Arguments& a, PyObject* const* args, npy_intp rows, py::object* result, PlainArray* to) {
@@ -237,10 +260,11 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   }
   const bool asks = joins(a->collective) && a->counts < 0;
   // What others have decides how long the result is: they may have far less, and this rank no memory for a guess.
-  const bool made_later = !a->gives || (asks && a->takes && !a->out);
+  const bool made_later = !a->gives || (asks && a->takes);
   py::object result;
   PlainArray to{};
   npy_intp rows = 0;
+  std::optional<Seen> seen;
   if (a->gives) {  // what is wrong by itself has to be seen before the others count on this rank
     rows = rows_of_result(*a, communicator.size());
     if (rows < 0 || (a->out && !fits(*a, rows, communicator.rank()))) {
@@ -249,6 +273,7 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
     if (!made_later && !find_result(*a, args, rows, &result, &to)) {
       return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, nullptr);
     }
+    seen.emplace(a->x);
   }
   std::optional<Table> told;
   if (a->collective == Collective::kScatter) {
@@ -261,15 +286,11 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   if (PyErr_Occurred() != nullptr) {
     return nullptr;
   }
-  if (!a->gives && a->out) {  // while this rank was waiting, its user may have given `out` another shape or memory
-    const bool still = as_plain(args[kOut], &*a->out) && a->out->writable;
-    rows = still && rows >= 0 && fits(*a, rows, communicator.rank()) ? rows : -1;
-  }
-  if (rows < 0) {
-    return go_general_way(self, args, as_array(*told).ptr());
-  }
-  if (made_later && !find_result(*a, args, rows, &result, &to)) {
-    return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, as_array(*told).ptr());
+  if (told) {
+    if (rows < 0 || !look_again(&*a, args, seen) || (a->out && !fits(*a, rows, communicator.rank())) ||
+        ((made_later || a->out) && !find_result(*a, args, rows, &result, &to))) {
+      return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, as_array(*told).ptr());
+    }
   }
   thread_local Call call;
   call.collective = a->collective;

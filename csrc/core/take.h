@@ -7,9 +7,11 @@
 // readers. These are plain writes to memory of another rank: they come before this rank's next signal or its count of
 // completed collectives, and the owner writes after it has seen that, so they race with nothing.
 //
-// That is so on AMD's processors. On Intel's an upgrade costs no more than any other transfer between cores, and a byte
-// that is written back is one transfer more: without it a broadcast or an all_gather takes 10 to 25 % less. Only short
-// reductions are better off with it there, too: it happens while nobody waits, and spares the owner a wait.
+// That is so on AMD's processors, and others are taken for the like. On Intel's an upgrade costs no more than any other
+// transfer between cores, and a byte that is written back is one transfer more: without it a broadcast or an all_gather
+// takes 10 to 25 % less. Only short reductions are better off with it there, too: it happens while nobody waits, and
+// spares the owner a wait. Messages (transports/consume.h) take everywhere; it has not been measured what they gain or
+// lose.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +24,9 @@ namespace collectives {
 // Whether lines are taken on this processor whatever is done with them.
 inline bool always_takes() {
 #if defined(__x86_64__)
-  return __builtin_cpu_is("amd") != 0;
+  return __builtin_cpu_is("intel") == 0;
 #else
-  return false;
+  return true;
 #endif
 }
 

@@ -106,16 +106,19 @@ def _start(
         learned: the shapes come from other ranks, which have begun the collective. They would wait for this rank in
             vain if it did not take part, so an `out` that does not fit is refused afterwards.
     """
-    unfit = None
+    unfit: Exception | None = None
     needed = [] if shapes is None else shapes
-    results = [options.empty(shape, given.dtype) for shape in needed] if out is None else adapt_outputs(out, "out")
+    results = None
     if out is not None:
         try:
+            results = adapt_outputs(out, "out")
             _layout.check_outputs(results, needed, given.dtype)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             if not learned:
                 raise
-            unfit, results = error, [options.empty(shape, given.dtype) for shape in needed]
+            unfit, results = error, None
+    if results is None:
+        results = [options.empty(shape, given.dtype) for shape in needed]
     targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
     sources = [plain(a) for a in _layout.apart(given.arrays, results)]
     begin = comm._start if options.start is None else options.start
@@ -167,8 +170,8 @@ def _joined_rows(
         rows = _layout.as_rows(counts, given.container is not None, len(tensors), comm.size)
         _layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
         return rows
-    _check_early(out, given)
     if options.told is None:
+        _check_early(out, given)
         tables = _layout.exchange(comm, _layout.describe(tensors), options.name, options.timeout)
     else:
         tables = options.told.reshape(comm.size, 1, _layout.DESCRIPTION)
@@ -261,12 +264,13 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
     given = Given(comm, "scatter", x if here else [], options)
     tensors = given.arrays
     table = None
-    if out is not None:
+    early = out is not None and options.told is None  # afterwards the others count on this rank
+    if early:
         _layout.check_writable(adapt_outputs(out, "out"))
     if here:
         own = _split_rows(comm, "scatter", given, counts)
         table = np.hstack([_layout.describe(tensors), own])
-        if out is not None:
+        if early:
             shapes = [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, own, strict=True)]
             _layout.check_outputs(adapt_outputs(out, "out"), shapes, given.dtype)
     table, is_list = _tell(comm, table, given.container is not None, options)
@@ -284,7 +288,7 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
         x_rows=rows if here else None,
         out_rows=None,
         out=out,
-        learned=not here,
+        learned=not (here and early),
     )
 
 
