@@ -7,10 +7,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import collectives
 import numpy as np
 import pytest
-import torch
 from pool import Pools
 from short_ways import no_general_way
 
@@ -208,80 +206,6 @@ def gather_much_of_one(comm: Any) -> int:
 
 def test_what_a_root_has_is_not_taken_for_what_all_have(pools: Pools) -> None:
     assert pools.get(4, "shm").run(gather_much_of_one) == [(64 << 20) + 3, 0, 0, 0]
-
-
-def call_with(comm: Any, collective: str, out: Any) -> Any:
-    if collective == "scatter":
-        return comm.scatter(None if comm.rank == 0 else np.arange(8.0) + 1, 1, out=out)
-    return getattr(comm, collective)(np.arange(2.0) + 2 * comm.rank + 1, out=out)
-
-
-def output_that_changes(comm: Any, collective: str, change: str) -> Any:
-    """While rank 0 waits, its signal handler gives the output other memory, or another meaning."""
-    with comm.dup() as other:
-        if comm.rank != 0:
-            other.barrier()  # returns when rank 0 is in its handler
-            call_with(comm, collective, None)
-            return None
-        out: Any = torch.zeros(4, dtype=torch.float64) if change == "memory" else np.zeros(4)
-        old = out.detach() if change == "memory" else np.zeros(4)
-
-        def handler(*_: Any) -> None:
-            if change == "memory":
-                out.data = torch.zeros(4, dtype=torch.float64)
-            elif change == "dtype":
-                out.dtype = np.int64
-            else:
-                out.flags.writeable = False
-            other.barrier()
-
-        before = signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        try:
-            call_with(comm, collective, out)
-        except ValueError as error:
-            return str(error), out.tolist()
-        finally:
-            signal.signal(signal.SIGALRM, before)
-        return out.tolist(), old.tolist()
-
-
-@pytest.mark.parametrize("collective", ["all_gather", "gather", "scatter"])
-def test_an_output_that_changes_while_its_rank_waits(pools: Pools, collective: str) -> None:
-    pool = pools.get(2, "shm")
-    assert pool.run(output_that_changes, collective, "memory")[0] == ([1.0, 2.0, 3.0, 4.0], [0.0] * 4)
-    text, values = pool.run(output_that_changes, collective, "dtype")[0]
-    assert "dtype int64" in text and values == [0] * 4
-    text, values = pool.run(output_that_changes, collective, "nothing to be written")[0]
-    assert "read-only" in text and values == [0.0] * 4
-
-
-def input_that_changes(comm: Any, collective: str) -> tuple[str, str]:
-    """While rank 0 waits, its signal handler makes wider elements of those of the input."""
-    x = np.ones((4, 8), np.float32)
-
-    def handler(*_: Any) -> None:
-        x.dtype = np.complex128
-        other.barrier()
-
-    with comm.dup() as other:
-        if comm.rank == 0:
-            signal.signal(signal.SIGALRM, handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-        else:
-            other.barrier()
-        try:
-            getattr(comm, collective)(x)
-        except (ValueError, collectives.CollectivesError) as error:
-            return type(error).__name__, str(error)
-    return "", ""
-
-
-@pytest.mark.parametrize("collective", ["all_gather", "gather"])
-def test_an_input_that_changes_while_its_rank_waits(collective: str) -> None:
-    """What is left of the memory would be too short for a result of such elements."""
-    first, second = collectives.spawn(input_that_changes, 2, (collective,), timeout=3.0)
-    assert first[0] == second[0] == "MismatchError", (first, second)
 
 
 def scatter_every_type(comm: Any) -> list[str]:

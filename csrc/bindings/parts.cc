@@ -259,6 +259,7 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
     return go_general_way(self, args, nullptr);
   }
   const bool asks = joins(a->collective) && a->counts < 0;
+  const bool tells = asks || a->collective == Collective::kScatter;
   // What others have decides how long the result is: they may have far less, and this rank no memory for a guess.
   const bool made_later = !a->gives || (asks && a->takes);
   py::object result;
@@ -273,7 +274,9 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
     if (!made_later && !find_result(*a, args, rows, &result, &to)) {
       return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, nullptr);
     }
-    seen.emplace(a->x);
+    if (tells) {
+      seen.emplace(a->x);
+    }
   }
   std::optional<Table> told;
   if (a->collective == Collective::kScatter) {
