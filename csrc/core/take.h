@@ -7,11 +7,10 @@
 // readers. These are plain writes to memory of another rank: they come before this rank's next signal or its count of
 // completed collectives, and the owner writes after it has seen that, so they race with nothing.
 //
-// That is so on AMD's processors, and others are taken for the like. On Intel's an upgrade costs no more than any other
-// transfer between cores, and a byte that is written back is one transfer more: without it a broadcast or an all_gather
-// takes 10 to 25 % less. Only short reductions are better off with it there, too: it happens while nobody waits, and
-// spares the owner a wait. Messages (transports/consume.h) take everywhere; it has not been measured what they gain or
-// lose.
+// That is so on AMD's processors up to Zen 4 (core/processor.h). On Zen 5 and on Intel's an upgrade costs no more than
+// any other transfer between cores, and a byte that is written back is one transfer more: without it a broadcast or an
+// all_gather takes 10 to 25 % less. Only short reductions and messages (transports/consume.h) are better off with it
+// there, too: it happens while nobody waits, and spares the owner a wait.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +19,6 @@
 #include <cstring>
 
 namespace collectives {
-
-// Whether lines are taken on this processor whatever is done with them.
-inline bool always_takes() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("intel") == 0;
-#else
-  return true;
-#endif
-}
 
 inline constexpr std::int64_t kTakeLine = 64;
 // What is combined at a time, so that its lines are still in the nearest cache when they are taken.
@@ -53,6 +43,16 @@ inline void copy_taking(std::byte* destination, std::byte* source, std::int64_t 
     std::memcpy(destination + i, source + i, bytes - i);
     take_lines(source + i, 1);
   }
+}
+
+// memcpy by a string instruction: whole lines are written without being fetched from the core that had them last. Loops
+// of stores wait for each of these, and memcpy is one of them for what is short.
+inline void copy_by_string(std::byte* destination, const std::byte* source, std::int64_t bytes) {
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  asm volatile("rep movsb" : "+D"(destination), "+S"(source), "+c"(bytes) : : "memory");
+#else
+  std::memcpy(destination, source, bytes);
+#endif
 }
 
 // Begins to fetch lines that will be written soon, while there is something to wait for.

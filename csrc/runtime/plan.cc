@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/processor.h"
 #include "core/streaming.h"
 #include "core/take.h"
 
@@ -84,8 +85,8 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
       std::any_of(schedule.operands.begin(), schedule.operands.end(), [](const Operand& o) { return o.take; });
   const bool brief = std::all_of(schedule.steps.begin(), schedule.steps.end(),
                                  [](const Step& s) { return s.kind != StepKind::kReduce || s.length <= kTakeBlock; });
-  plan->takes_copied = marked && always_takes();
-  plan->takes_reduced = marked && (always_takes() || brief);
+  plan->takes_copied = marked && processor().takes_lines;
+  plan->takes_reduced = marked && (processor().takes_lines || brief);
   for (const Step& step : schedule.steps) {
     plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
     if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {
@@ -100,6 +101,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->mapped_bytes = mapped_bytes(schedule);
   plan->streams = streams(problem, topology);
   plan->ahead_bytes = ahead_bytes(schedule);
+  plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;
 }
 

@@ -55,7 +55,7 @@ int failures(const char* name, auto&& copy) {
 }  // namespace
 
 int main() {
-  const int wrong = failures("copy_taking", copy_taking) +
+  const int wrong = failures("copy_taking", copy_taking) + failures("copy_by_string", copy_by_string) +
                     failures("copy_streaming", [](std::byte* to, std::byte* from,
                                                   std::int64_t n) { copy_streaming(to, from, n, false); }) +
                     failures("copy_streaming that takes",

@@ -1,0 +1,14 @@
+// What processors differ in that decides how memory which other cores read and write is best used.
+#pragma once
+
+namespace collectives {
+
+struct Processor {
+  bool takes_lines = false;      // lines that are read are written back whatever is done with them, see core/take.h
+  bool fills_by_string = false;  // a box is filled by a string instruction from 1 KiB on
+};
+
+// This one, asked once.
+const Processor& processor();
+
+}  // namespace collectives
