@@ -137,9 +137,12 @@ def doubts_as_text(rows: list[Row]) -> str:
         ours = next((row for row in here if row["peer"] is None and row["against"] == LIMIT), None)
         floor = limit.of_row(ours, primitives) if ours else None
         if theirs and floor and min(theirs) / floor > _SLOWER * known:
+            seen = {row["peer"] for row in here}
+            unseen = {row["peer"] for row in section if row["level"] == "c" and row["bytes"] == nbytes} - seen
             lines.append(
                 f"not to be used: the best peer took {min(theirs) / floor:.1f} times the limit at "
                 f"{format_size(nbytes)}, where {known} times is known to be possible"
+                + (f" (not seen there: {', '.join(sorted(unseen))})" if unseen else "")
             )
     return "\n".join(lines)
 
