@@ -24,9 +24,13 @@ namespace {
 
 namespace py = pybind11;
 
+// See Limits::read_bytes: as measured, docs/performance.md.
+constexpr std::int64_t kReadBytes = 256 << 10;
+
 // Box sizes. The defaults were measured (docs/performance.md); tests make them tiny.
 Limits limits_from(const py::dict& options) {
   Limits limits;
+  limits.read_bytes = kReadBytes;
   const auto number = [&](const char* key, auto& value) {
     if (options.contains(key)) {
       value = options[key].cast<std::remove_reference_t<decltype(value)>>();
@@ -35,6 +39,7 @@ Limits limits_from(const py::dict& options) {
   number("slot_bytes", limits.slot_bytes);
   number("slots", limits.slots);
   number("segment_bytes", limits.segment_bytes);
+  number("read_bytes", limits.read_bytes);
   return limits;
 }
 

@@ -51,7 +51,7 @@ const Algorithm& algorithm_of(const std::string& collective, const std::string& 
 Case make_case(const std::string& collective, const std::string& algorithm, int size, int root, std::int64_t count,
                const std::string& dtype, const std::string& memory, const std::vector<int>& hosts,
                const std::vector<std::int64_t>& lengths, int slots, std::int64_t slot_bytes, std::int64_t segment_bytes,
-               std::int64_t inline_bytes) {
+               std::int64_t inline_bytes, std::int64_t read_bytes) {
   Case c;
   c.algorithm = algorithm_of(collective, algorithm).name;
   c.problem.collective = parse_collective(collective);
@@ -81,6 +81,7 @@ Case make_case(const std::string& collective, const std::string& algorithm, int 
   c.limits.slot_bytes = slot_bytes;
   c.limits.segment_bytes = segment_bytes;
   c.limits.inline_bytes = inline_bytes;
+  c.limits.read_bytes = read_bytes;
   return c;
 }
 
@@ -163,7 +164,8 @@ void bind_verify_testing(py::module_& m) {
           py::arg("count") = 1, py::arg("dtype") = "float32", py::arg("memory") = "private",
           py::arg("hosts") = std::vector<int>(), py::arg("lengths") = std::vector<std::int64_t>(),
           py::arg("slots") = limits.slots, py::arg("slot_bytes") = limits.slot_bytes,
-          py::arg("segment_bytes") = limits.segment_bytes, py::arg("inline_bytes") = limits.inline_bytes, more...);
+          py::arg("segment_bytes") = limits.segment_bytes, py::arg("inline_bytes") = limits.inline_bytes,
+          py::arg("read_bytes") = limits.read_bytes, more...);
   };
   using Text = const std::string&;
   using Hosts = const std::vector<int>&;
@@ -171,26 +173,26 @@ void bind_verify_testing(py::module_& m) {
   using I = std::int64_t;
   m.def("_algorithms", &algorithms_of, py::arg("collective"));
   bind("_unsupported", [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory,
-                          Hosts hosts, Lengths lengths, int slots, I slot, I segment, I inlined) {
+                          Hosts hosts, Lengths lengths, int slots, I slot, I segment, I inlined, I read) {
     const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                             segment, inlined);
+                             segment, inlined, read);
     return std::string(algorithm_of(collective, algorithm).unsupported(c.problem, c.topology));
   });
   bind(
       "_schedule_text",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, int rank) {
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, int rank) {
         const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                                 segment, inlined);
+                                 segment, inlined, read);
         return to_text(c.build(rank));
       },
       py::arg("rank") = 0);
   bind(
       "_mutations",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, int rank) {
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, int rank) {
         const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                                 segment, inlined);
+                                 segment, inlined, read);
         std::vector<std::string> texts;
         for (const Mutation& mutation : mutations(c.build(rank))) {
           texts.push_back(mutation.text);
@@ -201,19 +203,19 @@ void bind_verify_testing(py::module_& m) {
   bind(
       "_verify",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, bool in_place, int repeats, int mutate_rank,
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool in_place, int repeats, int mutate_rank,
          int mutation) {
         return run_verify(make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots,
-                                    slot, segment, inlined),
+                                    slot, segment, inlined, read),
                           in_place, repeats, mutate_rank, mutation);
       },
       py::arg("in_place") = false, py::arg("repeats") = 2, py::arg("mutate_rank") = -1, py::arg("mutation") = -1);
   bind(
       "_survivors",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, int repeats) {
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, int repeats) {
         return survivors(make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                                   segment, inlined),
+                                   segment, inlined, read),
                          repeats);
       },
       py::arg("repeats") = 3);

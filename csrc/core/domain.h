@@ -53,6 +53,15 @@ struct alignas(kCacheLine) HeaderLine {
 };
 static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
 
+// Where a schedule chooses, the payload of the header line: whether the arrays of the rank can be read, and where they
+// lie in its process.
+struct Offer {
+  std::uint64_t input;
+  std::uint64_t output;
+  std::uint64_t readable;
+};
+static_assert(sizeof(Offer) <= sizeof(HeaderLine::payload));
+
 struct alignas(kCacheLine) FlagLine {
   std::atomic<std::uint64_t> value;  // a publication
 };

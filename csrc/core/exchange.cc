@@ -8,8 +8,12 @@ namespace collectives {
 namespace {
 
 constexpr std::uint8_t kCopied = 1;
+constexpr std::uint8_t kRead = 2;
 constexpr std::int64_t kLine = 64;
 constexpr int kSlotsOfPipeline = 4;
+// What all ranks give and get together, up to which they read each other: the kernel writes what it copies into caches,
+// which is slower than past them where they cannot hold it (core/streaming.h).
+constexpr std::int64_t kMostRead = 32 << 20;
 
 }  // namespace
 
@@ -24,6 +28,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
   const std::int64_t element = problem.element();
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
   std::int64_t most_given = 0;
+  std::int64_t together = 0;
   std::int64_t most_readers = 1;
   for (int from = 0; from < size_; ++from) {
     std::int64_t offset = 0;
@@ -40,6 +45,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
       }
     }
     most_given = std::max(most_given, problem.input_bytes(from, size_));
+    together += problem.input_bytes(from, size_) + problem.output_bytes(from, size_);
     most_readers = std::max(most_readers, shared_ ? 1 : readers_[from]);
   }
   std::int64_t offset = 0;
@@ -48,6 +54,8 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
     offset += part(from, me_);
   }
   inlined_ = most_given <= limits.inline_bytes;
+  chooses_ = topology.all_mapped() && !inlined_ && limits.read_bytes > 0 && longest_ >= limits.read_bytes &&
+             together <= kMostRead && !reduces(problem.collective);
   const std::int64_t room = limits.stage_bytes() / most_readers;
   // Readers share no cache line where there is room for it.
   const std::int64_t unit = room >= kLine && kLine % element == 0 ? kLine : element;
@@ -80,11 +88,12 @@ Operand Exchange::place(int from, int to, const Chunk& c) const {
 // Whether `reader` awaits the signal of `writer` for a chunk: for its data, or because it proves that what `writer`
 // read there may be overwritten.
 bool Exchange::waits(int reader, int writer, const Chunk& c) const {
-  if (c.index == 0) {
+  if (with_header(c)) {
     // Everyone awaits every header; but what the root signals later says that it has seen them all.
     return reader == root_ || writer == root_ || !hears_root_later(reader);
   }
-  return piece(writer, reader, c) > 0 || more(reader, writer, c);
+  // No slot is used again before the third chunk.
+  return piece(writer, reader, c) > 0 || (c.index > 0 && more(reader, writer, c));
 }
 
 bool Exchange::hears_root_later(int reader) const {
@@ -114,12 +123,12 @@ void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
 
 void Exchange::give(ScheduleBuilder& b, const Chunk& c) const {
   publish(b, c);
-  bool awaited = c.index == 0;
+  bool awaited = with_header(c);
   for (int r = 0; r < size_; ++r) {
     awaited = awaited || (r != me_ && waits(r, me_, c));
   }
   if (awaited) {
-    b.signal(me_, c.index == 0 ? kHeaderFlag : kCopied, c.index);
+    b.signal(me_, with_header(c) ? kHeaderFlag : kCopied, c.index);
   }
 }
 
@@ -128,7 +137,7 @@ void Exchange::get(ScheduleBuilder& b, const Chunk& c, const Take& take) const {
   bool any = false;
   for (int r = 0; r < size_; ++r) {
     if (r != me_ && waits(me_, r, c)) {
-      flags.push_back({c.index == 0 ? kHeaderFlag : kCopied, static_cast<std::uint16_t>(r), c.index});
+      flags.push_back({with_header(c) ? kHeaderFlag : kCopied, static_cast<std::uint16_t>(r), c.index});
     }
     any = any || (r != me_ && piece(r, me_, c) > 0);
   }
@@ -162,6 +171,9 @@ Schedule Exchange::through_boxes(const Take& take) const {
 
 Schedule Exchange::through_boxes() const {
   ScheduleBuilder b;
+  if (chooses_) {
+    b.signal(me_, kHeaderFlag, 0).choose(flags_of_others(me_, size_, kHeaderFlag, 0));
+  }
   boxes(b, [&](ScheduleBuilder& /*b*/, const Chunk& c) {
     for (int i = 1; i < size_; ++i) {
       const int from = (me_ + i) % size_;
@@ -173,7 +185,32 @@ Schedule Exchange::through_boxes() const {
   if (!shared_) {
     keep(b);
   }
+  if (chooses_) {
+    b.otherwise();
+    read(b);
+  }
   return b.build();
+}
+
+// Everyone begins with the next rank, so that not all read from one at a time.
+void Exchange::read(ScheduleBuilder& b) const {
+  std::vector<FlagRef> readers;
+  bool reads = false;
+  keep(b);
+  for (int i = 1; i < size_; ++i) {
+    const int other = (me_ + i) % size_;
+    if (part(other, me_) > 0) {
+      b.read(peer_input(other, input_offset(other, me_)), output(output_offset(other)), part(other, me_));
+      reads = true;
+    }
+    if (part(me_, other) > 0) {
+      readers.push_back({kRead, static_cast<std::uint16_t>(other), 0});
+    }
+  }
+  if (reads) {
+    b.signal(me_, kRead, 0);
+  }
+  b.wait(readers);
 }
 
 Schedule Exchange::by_messages() const {

@@ -8,6 +8,11 @@
 // before it waits for chunk k. A slot is used again after four chunks then: whoever writes chunk k + 4 has seen the
 // signal k + 2 of its readers, which they gave after they had read chunk k.
 //
+// Where parts are long enough (Limits::read_bytes) ranks first see all headers. If all can be read, each reads its
+// parts straight from the inputs of the others, which is one copy in place of two, and none returns before its own
+// input has been read. Else it goes through boxes as above, in which the data come with a flag of their own from the
+// start.
+//
 // Every rank awaits every header, or a later signal of a rank that did, so nobody returns before all have entered.
 #pragma once
 
@@ -59,6 +64,9 @@ class Exchange {
   Operand place(int from, int to, const Chunk& c) const;
   bool hears_root_later(int reader) const;
   bool waits(int reader, int writer, const Chunk& c) const;
+  // Whether the data of a chunk come with the header.
+  bool with_header(const Chunk& c) const { return c.index == 0 && !chooses_; }
+  void read(ScheduleBuilder& b) const;
   void publish(ScheduleBuilder& b, const Chunk& c) const;
   void boxes(ScheduleBuilder& b, const Take& take) const;
   // What this rank does with a chunk: it writes what others get, then takes what it gets itself.
@@ -72,6 +80,7 @@ class Exchange {
   bool even_;
   bool pipelined_;
   bool inlined_;
+  bool chooses_;
   std::int64_t longest_ = 0;
   std::int64_t chunk_bytes_ = 0;
   std::int64_t segment_;

@@ -115,6 +115,32 @@ ScheduleBuilder& ScheduleBuilder::flush() {
   return *this;
 }
 
+ScheduleBuilder& ScheduleBuilder::read(Operand source, Operand destination, std::int64_t bytes) {
+  Step& step = append(StepKind::kRead, bytes);
+  step.sources = put({source});
+  step.destinations = put({destination});
+  return *this;
+}
+
+ScheduleBuilder& ScheduleBuilder::choose(const std::vector<FlagRef>& headers) {
+  assert(!schedule_.chooses);
+  schedule_.chooses = true;
+  wait(headers).append(StepKind::kChoose, 0);
+  choice_ = schedule_.steps.size() - 1;
+  first_of_run_ = schedule_.steps.size();
+  return *this;
+}
+
+ScheduleBuilder& ScheduleBuilder::otherwise() {
+  assert(schedule_.chooses);
+  if (!pending_waits_.empty()) {
+    append(StepKind::kSync, 0);
+  }
+  first_of_run_ = schedule_.steps.size();
+  schedule_.steps[choice_].length = static_cast<std::int64_t>(first_of_run_);
+  return *this;
+}
+
 ScheduleBuilder& ScheduleBuilder::wait(std::vector<FlagRef> flags) {
   pending_waits_.insert(pending_waits_.end(), flags.begin(), flags.end());
   return *this;
@@ -122,7 +148,7 @@ ScheduleBuilder& ScheduleBuilder::wait(std::vector<FlagRef> flags) {
 
 ScheduleBuilder& ScheduleBuilder::signal(int self, std::uint8_t flag, std::int32_t chunk) {
   // A signal never overtakes a wait that was asked for before it.
-  if (schedule_.steps.empty() || is_mark(schedule_.steps.back().kind) || !pending_waits_.empty()) {
+  if (schedule_.steps.size() <= first_of_run_ || is_mark(schedule_.steps.back().kind) || !pending_waits_.empty()) {
     append(StepKind::kSync, 0);
   }
   Range& signals = schedule_.steps.back().signals;
@@ -211,6 +237,7 @@ std::int64_t ScheduleBuilder::scratch(std::int64_t bytes) {
 }
 
 ScheduleBuilder& ScheduleBuilder::over(const std::vector<int>& members, const Schedule& schedule) {
+  assert(!schedule.chooses);
   if (!pending_waits_.empty() && !schedule.steps.empty()) {
     append(StepKind::kSync, 0);
   }
@@ -257,12 +284,23 @@ Schedule ScheduleBuilder::build() {
   if (!pending_waits_.empty()) {
     append(StepKind::kSync, 0);
   }
+  first_of_run_ = 0;
   return std::exchange(schedule_, {});
 }
 
 Schedule ScheduleBuilder::build_messages() {
   schedule_.chunks = 0;
   return build();
+}
+
+std::vector<FlagRef> flags_of_others(int me, int size, std::uint8_t flag, std::int32_t chunk) {
+  std::vector<FlagRef> flags;
+  for (int r = 0; r < size; ++r) {
+    if (r != me) {
+      flags.push_back({flag, static_cast<std::uint16_t>(r), chunk});
+    }
+  }
+  return flags;
 }
 
 Operand input(std::int64_t offset, std::int64_t stride) { return {Region::kInput, 0, 0, offset, stride}; }

@@ -11,6 +11,11 @@
 //    and receives are posted and go on in the background; await blocks until all receives posted so far are complete,
 //    flush until all sends posted so far have left this rank's memory. The end of a schedule flushes.
 //
+// A schedule may end in two ways. `choose` awaits every header; then, where every rank can be read (its array is one
+// piece on large pages, and the kernel lets the others look), the steps from Step::length on run, which read the
+// private memory of other ranks straight into their own, and else those before them. All ranks see the same headers, so
+// they choose alike.
+//
 // Counted loops keep schedules short: between loop and end_loop, iteration i adds i * stride to every offset and i to
 // every chunk number. Loops do not nest.
 #pragma once
@@ -31,8 +36,8 @@ enum class Region : std::uint8_t {
   kScratch,     // private memory of this rank, Schedule::scratch_bytes long
   kBox,         // a slot of the box of `member` (mapped)
   kInline,      // the payload of the header line of `member`, Limits::inline_bytes long (mapped)
-  kPeerInput,   // the symmetric input of `member` (mapped)
-  kPeerOutput,  // the symmetric output of `member` (mapped)
+  kPeerInput,   // the input of `member`: symmetric (mapped), or read by kRead
+  kPeerOutput,  // the output of `member`, likewise
 };
 inline constexpr std::size_t kRegions = static_cast<std::size_t>(Region::kPeerOutput) + 1;
 
@@ -56,6 +61,8 @@ enum class StepKind : std::uint8_t {
   kFlush,
   kLoop,  // length = number of iterations
   kEndLoop,
+  kChoose,  // length = the step from which on ranks read each other
+  kRead,    // one source in private memory of another process, which the kernel reads; one destination
 };
 
 // Flag 0 is the header line: it carries the signature, so the first thing that a rank awaits from any other is
@@ -94,6 +101,7 @@ struct Schedule {
   std::int64_t chunks = 0;  // how far this collective moves the slot base of the communicator
   std::int64_t scratch_bytes = 0;
   bool uses_links = false;  // has message steps
+  bool chooses = false;     // has kChoose
 
   std::span<const FlagRef> waits(const Step& s) const { return {flags.data() + s.waits.begin, s.waits.count}; }
   std::span<const FlagRef> signals(const Step& s) const { return {flags.data() + s.signals.begin, s.signals.count}; }
@@ -110,6 +118,8 @@ struct Limits {
   std::int64_t inline_bytes = 40;
   std::int64_t segment_bytes = 512 << 10;  // pieces in which message algorithms pipeline
   std::int64_t most_stage_bytes = 128 << 10;
+  // From so many bytes on, of what a rank gets of another one, ranks read each other's memory where they can; 0: never.
+  std::int64_t read_bytes = 0;
 
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
   // readers at once may take the whole slot instead: the fewer meetings, the better.
@@ -141,6 +151,11 @@ class ScheduleBuilder {
   ScheduleBuilder& receive_token(int peer);
   ScheduleBuilder& await();
   ScheduleBuilder& flush();
+  ScheduleBuilder& read(Operand source, Operand destination, std::int64_t bytes);
+  // choose: what follows runs where some rank cannot be read, up to otherwise(), and what follows that where all can.
+  // headers: of all other ranks.
+  ScheduleBuilder& choose(const std::vector<FlagRef>& headers);
+  ScheduleBuilder& otherwise();
 
   // Adds waits before, or signals after, the step appended last, or a step of their own when there is none to carry
   // them. wait() goes in front of the *next* step.
@@ -179,7 +194,12 @@ class ScheduleBuilder {
   Range put(const std::vector<Operand>& operands);
   Schedule schedule_;
   std::vector<FlagRef> pending_waits_;
+  std::size_t choice_ = 0;        // the step that chooses
+  std::size_t first_of_run_ = 0;  // steps before this one get no further signals
 };
+
+// The same flag of all ranks but one.
+std::vector<FlagRef> flags_of_others(int me, int size, std::uint8_t flag, std::int32_t chunk);
 
 // Operands of the usual regions.
 Operand input(std::int64_t offset, std::int64_t stride = 0);

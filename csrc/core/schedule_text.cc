@@ -9,8 +9,9 @@ namespace collectives {
 namespace {
 
 std::string_view name_of(StepKind kind) {
-  constexpr std::array<std::string_view, 10> kNames = {"sync",           "copy",  "reduce", "send", "receive",
-                                                       "receive_reduce", "await", "flush",  "loop", "end_loop"};
+  constexpr std::array<std::string_view, 12> kNames = {"sync",    "copy",           "reduce", "send",
+                                                       "receive", "receive_reduce", "await",  "flush",
+                                                       "loop",    "end_loop",       "choose", "read"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
@@ -64,7 +65,8 @@ std::string to_text(const Schedule& schedule) {
   for (const Step& step : schedule.steps) {
     const bool message =
         step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce;
-    const bool moves = message || step.kind == StepKind::kCopy || step.kind == StepKind::kReduce;
+    const bool moves = message || step.kind == StepKind::kCopy || step.kind == StepKind::kReduce ||
+                       step.kind == StepKind::kRead || step.kind == StepKind::kChoose;
     inside = inside && step.kind != StepKind::kEndLoop;
     add(text, inside ? "  " : "");
     if (step.waits.count > 0) {

@@ -82,6 +82,9 @@ bool DeviceExecutor::advance(int r) {
     case StepKind::kFlush:
       flush(r);
       break;
+    case StepKind::kChoose:
+    case StepKind::kRead:
+      throw std::logic_error("a schedule for devices reads private memory, which Limits::read_bytes = 0 excludes");
     case StepKind::kLoop:
       rank.loop_begin = rank.step;
       rank.iterations = step.length;

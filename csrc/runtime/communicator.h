@@ -143,6 +143,7 @@ class Communicator {
   std::vector<std::shared_ptr<Work>> pending() const;
   std::vector<int> missing(const Work& work) const;
   std::int64_t position(const Work& work) const;
+  void fail_when_refused();
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
@@ -171,6 +172,7 @@ class Communicator {
   bool maps(int member) const { return domain_ != nullptr && domain_->has(member); }
   // The link to a member that shares no memory with this rank, nullptr for the others.
   Link* message_link(int member) const;
+  std::vector<Reading::Source> readable() const;
   void isolate_heap(std::size_t from = 0);
   void tell_left();
   void forget_links();

@@ -32,7 +32,8 @@ inline void relax() {
 }  // namespace
 
 Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links,
-                   Recorder& recorder, HostMemory* turns, std::vector<int> members)
+                   Recorder& recorder, HostMemory* turns, std::vector<int> members,
+                   std::vector<Reading::Source> readable)
     : communicator_(communicator),
       rank_(rank),
       domain_(domain),
@@ -41,7 +42,8 @@ Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, s
       peers_completed_(links_.size(), 0),
       sent_(links_.size(), 0),
       turns_(turns),
-      members_(std::move(members)) {
+      members_(std::move(members)),
+      reading_(rank, std::move(readable)) {
   for (int r = 0; domain_ != nullptr && r < domain_->size(); ++r) {
     if (r != rank_ && domain_->has(r)) {
       mapped_peers_.push_back(r);
@@ -68,6 +70,7 @@ void Executor::begin(Work& work) {
   work.next_wait = 0;
   work.iteration = 0;
   work.iterations = 0;
+  work.end = static_cast<std::uint32_t>(plan.schedule.steps.size());
   work.base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(work.input.spans[0].data);
   work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
   work.base_of(Region::kInline) = Places::of_header(work.sequence);
@@ -80,6 +83,9 @@ void Executor::begin(Work& work) {
   }
   for (const int peer : plan.peers) {
     open_stream(work, peer);
+  }
+  if (plan.schedule.chooses) {
+    offer(work);
   }
   if (!plan.signals_header && !mapped_peers_.empty()) {
     signal_header(work);
@@ -290,6 +296,11 @@ Executor::Look Executor::take_step(Work& work, const Step& step, int spins) {
     case StepKind::kAwait:
     case StepKind::kFlush:
       return await_links(work, step.kind == StepKind::kFlush, spins);
+    case StepKind::kChoose:
+      choose(work, step);
+      break;
+    case StepKind::kRead:
+      return read(work, step);
     case StepKind::kLoop:
       work.loop_begin = work.step;
       work.iterations = step.length;
@@ -308,7 +319,7 @@ Executor::Look Executor::take_step(Work& work, const Step& step, int spins) {
 
 Progress Executor::run(Work& work, int spins) {
   const Schedule& schedule = work.plan->schedule;
-  for (const auto steps = static_cast<std::uint32_t>(schedule.steps.size()); work.step < steps; ++work.step) {
+  for (; work.step < work.end; ++work.step) {
     const Step& step = schedule.steps[work.step];
     if (work.record == 0 && (step.waits.count > 0 || step.length > kShortStep || step.kind > StepKind::kReduce)) {
       recorder_.posted(work, communicator_);

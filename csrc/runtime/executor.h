@@ -8,6 +8,7 @@
 #include "core/domain.h"
 #include "core/transport.h"
 #include "runtime/host_memory.h"
+#include "runtime/reading.h"
 #include "runtime/recorder.h"
 #include "runtime/work.h"
 
@@ -19,9 +20,9 @@ class Executor {
  public:
   // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself. turns: where ranks
   // outnumber cores and some are mapped, what is known of who runs where; else nullptr. members[r]: the rank of the
-  // world that rank r is, empty where they are the same.
+  // world that rank r is, empty where they are the same. readable: whom rank r is read from.
   Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links, Recorder& recorder,
-           HostMemory* turns, std::vector<int> members);
+           HostMemory* turns, std::vector<int> members, std::vector<Reading::Source> readable);
 
   // What does not change when the work runs the same plan again on other memory.
   void bind(Work& work) const;
@@ -46,6 +47,9 @@ class Executor {
   // Compares the header lines of all mapped ranks and the signatures that links have brought; true when one differs.
   // For works that have been blocked for a while: ranks that disagree may be waiting for different things.
   bool find_mismatch(Work& work);
+
+  // See Reading: a work may be blocked by that.
+  const Reading::Refusal& refusal() const { return reading_.refusal(); }
 
   // The other ranks of the domain.
   const std::vector<int>& mapped_peers() const { return mapped_peers_; }
@@ -76,6 +80,10 @@ class Executor {
   static void reduce(Work& work, const Step& step);
   static void move_spans(Work& work, const Step& step);
   void post(Work& work, const Step& step);
+  // Where ranks may read each other: what this one tells the others, what all choose then, and a read.
+  void offer(const Work& work);
+  void choose(Work& work, const Step& step) const;
+  Look read(const Work& work, const Step& step);
   static SpanCursor cursor(Work& work, const OperandPlace& place, std::int64_t bytes);
   Look settle(Work& work, bool sends);
   Look await_links(Work& work, bool sends, int spins);
@@ -95,6 +103,7 @@ class Executor {
   std::vector<int> mapped_peers_;
   HostMemory* turns_;
   std::vector<int> members_;
+  Reading reading_;
 };
 
 }  // namespace collectives

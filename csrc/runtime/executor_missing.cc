@@ -8,8 +8,11 @@ namespace collectives {
 std::vector<int> Executor::missing(const Work& work) const {
   std::vector<int> ranks;
   const Schedule& schedule = work.plan->schedule;
-  if (work.step < schedule.steps.size()) {
+  if (work.step < work.end) {
     const auto waits = schedule.waits(schedule.steps[work.step]);
+    if (const Step& step = schedule.steps[work.step]; step.kind == StepKind::kRead && work.next_wait == waits.size()) {
+      ranks.push_back(schedule.sources(step)[0].member);  // which could not be read
+    }
     for (std::size_t i = work.next_wait; i < waits.size(); ++i) {
       const FlagRef& flag = waits[i];
       const std::uint64_t index = work.base + flag.chunk + work.iteration;

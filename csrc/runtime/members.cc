@@ -173,4 +173,23 @@ Link* Communicator::message_link(int member) const {
   return member == rank() || maps(member) ? nullptr : peer(member).link.get();
 }
 
+// How the memory of each member can be read.
+std::vector<Reading::Source> Communicator::readable() const {
+  std::vector<Reading::Source> sources(static_cast<std::size_t>(size()));
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank() || !maps(r)) {
+      continue;
+    }
+    const Peer& of = peer(r);
+    // Of each other process there are two descriptors, which only its first rank has; of this one there are none.
+    const Peer& process = of.process >= 0 ? engine_->peers()[static_cast<std::size_t>(of.process)] : of;
+    if (process.control_fd < 0) {
+      sources[static_cast<std::size_t>(r)] = {getpid(), -1};
+    } else if (process.pid_fd >= 0) {  // without it nobody knows whose number that is
+      sources[static_cast<std::size_t>(r)] = {of.pid, process.pid_fd};
+    }
+  }
+  return sources;
+}
+
 }  // namespace collectives

@@ -22,6 +22,9 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
   std::int64_t total = 0;
   std::int64_t times = 1;
   for (const Step& step : schedule.steps) {
+    if (step.kind == StepKind::kRead) {
+      break;  // the other way to do the same
+    }
     if (step.kind == StepKind::kLoop) {
       times = step.length;
     } else if (step.kind == StepKind::kEndLoop) {

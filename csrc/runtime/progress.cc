@@ -35,7 +35,13 @@ std::int64_t bytes_done(const Work& work) {
   std::uint32_t loop_begin = 0;
   std::uint32_t loop_end = 0;
   const std::vector<Step>& steps = work.plan->schedule.steps;
-  for (std::uint32_t i = 0; i < steps.size(); ++i) {
+  for (std::uint32_t i = 0; i < work.end; ++i) {
+    if (steps[i].kind == StepKind::kChoose) {
+      if (work.step >= steps[i].length) {
+        i = static_cast<std::uint32_t>(steps[i].length) - 1;  // what was not chosen does not count
+      }
+      continue;
+    }
     if (steps[i].kind == StepKind::kLoop) {
       iterations = steps[i].length;
       loop_begin = i;

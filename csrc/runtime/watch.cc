@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <system_error>
 
 #include "core/error.h"
 #include "runtime/communicator.h"
@@ -30,6 +31,7 @@ void Communicator::look_after(Clock::time_point now) {
     return;
   }
   heed_reports(now);
+  fail_when_refused();
   shrinking_.heed();
   const std::vector<std::shared_ptr<Work>> works = pending();
   for (const auto& work : works) {
@@ -48,6 +50,24 @@ void Communicator::look_after(Clock::time_point now) {
     }
   }
   std::erase_if(active_, [](const auto& work) { return work->finished(); });
+}
+
+// Fails when a rank that lives, and has not given up, cannot be read.
+void Communicator::fail_when_refused() {
+  const Reading::Refusal& refusal = executor_->refusal();
+  if (refusal.rank < 0 || error_ != nullptr || active_.empty() || peer(refusal.rank).state != Peer::State::kThere) {
+    return;
+  }
+  Report report;
+  report.kind = ErrorKind::kPeer;
+  report.cause = Cause::kUnreachable;
+  report.reporter = rank();
+  report.culprit = refusal.rank;
+  report.sequence = static_cast<std::int64_t>(active_.front()->sequence);
+  report.text = "the kernel does not let " + who(rank()) + " read the memory of " + who(refusal.rank) + " any more (" +
+                std::generic_category().message(refusal.reason) +
+                "); has one of them changed its user, its permissions or its filters?";
+  fail(report);
 }
 
 // Fails when the work waits for a rank that has left.

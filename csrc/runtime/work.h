@@ -126,6 +126,7 @@ struct Work {
 
   // Position in the schedule.
   std::uint32_t step = 0;
+  std::uint32_t end = 0;  // the step behind the last
   std::uint32_t next_wait = 0;
   std::uint32_t loop_begin = 0;
   std::int64_t iteration = 0;

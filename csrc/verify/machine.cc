@@ -18,11 +18,12 @@ auto first_enough(const Signals& values, std::int64_t chunk) {
 }  // namespace
 
 Machine::Machine(const std::vector<Schedule>& schedules, const Problem& problem, const Topology& topology,
-                 const VerifyOptions& options, Verdict& verdict)
+                 const VerifyOptions& options, bool reads, Verdict& verdict)
     : schedules_(schedules),
       problem_(problem),
       topology_(topology),
       options_(options),
+      reads_(reads),
       verdict_(verdict),
       n_(topology.size),
       values_(topology.size, is_narrow(problem.dtype)) {
@@ -73,9 +74,8 @@ void Machine::run() {
           moved = true;
         }
       } catch (const Violation& violation) {
-        const auto& steps = schedules_[static_cast<std::size_t>(r)].steps;
         std::string where = "rank " + std::to_string(r) + ", call " + std::to_string(rank.call);
-        if (rank.inside && rank.step < steps.size()) {
+        if (rank.inside && rank.step < rank.end) {
           where += ", step " + std::to_string(rank.step) + " (iteration " + std::to_string(rank.iteration) + ") `" +
                    step_text(schedules_[static_cast<std::size_t>(r)], rank.step) + "`";
         } else {
@@ -106,7 +106,7 @@ bool Machine::advance(int r) {
   if (!rank.inside) {
     return start(r);
   }
-  if (rank.step == schedule.steps.size()) {
+  if (rank.step == rank.end) {
     return finish(r);
   }
   const Step& step = schedule.steps[rank.step];
@@ -136,6 +136,9 @@ bool Machine::advance(int r) {
   execute(r, step);
   signal(r, step);
   ++rank.step;
+  if (step.kind == StepKind::kChoose) {
+    (reads_ ? rank.step : rank.end) = static_cast<std::size_t>(step.length);
+  }
   return true;
 }
 
@@ -210,6 +213,7 @@ bool Machine::start(int r) {
   }
   rank.inside = true;
   rank.step = 0;
+  rank.end = schedules_[static_cast<std::size_t>(r)].steps.size();
   rank.iteration = 0;
   rank.scratch = Shadow("the scratch memory of rank " + std::to_string(r),
                         schedules_[static_cast<std::size_t>(r)].scratch_bytes, &backgrounds_);

@@ -18,8 +18,9 @@ namespace collectives::verification {
 
 class Machine {
  public:
+  // reads: how every rank chooses, where schedules leave it open.
   Machine(const std::vector<Schedule>& schedules, const Problem& problem, const Topology& topology,
-          const VerifyOptions& options, Verdict& verdict);
+          const VerifyOptions& options, bool reads, Verdict& verdict);
 
   // Runs everything; throws Violation with the place in the text.
   void run();
@@ -62,6 +63,7 @@ class Machine {
     std::int64_t base = 0;
     bool inside = false;
     std::size_t step = 0;
+    std::size_t end = 0;   // the step behind the last
     std::size_t loop = 0;  // the kLoop step, when iterations > 0
     std::int64_t iteration = 0;
     std::vector<std::pair<int, std::size_t>> receives;  // peer and index, posted and not awaited
@@ -120,6 +122,7 @@ class Machine {
   Problem problem_;
   const Topology& topology_;
   const VerifyOptions& options_;
+  bool reads_;
   Verdict& verdict_;
   int n_;
   Values values_;

@@ -99,7 +99,7 @@ std::string Machine::stuck() const {
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(r) + ", call " + std::to_string(rank.call);
     if (!rank.inside) {
       text += " cannot start";
-    } else if (rank.step == schedule.steps.size()) {
+    } else if (rank.step == rank.end) {
       text += " cannot end, as sends have met no receive";
     } else {
       text += " is held up in step " + std::to_string(rank.step) + " (iteration " + std::to_string(rank.iteration) +

@@ -71,13 +71,15 @@ void Machine::count_step(int r, StepKind kind) {
   verdict_.sends[i] += kind == StepKind::kSend ? 1 : 0;
   verdict_.receives[i] += receives ? 1 : 0;
   verdict_.reductions[i] += kind == StepKind::kReduce || kind == StepKind::kReceiveReduce ? 1 : 0;
-  verdict_.steps[i] += receives || kind == StepKind::kSend || kind == StepKind::kCopy || kind == StepKind::kReduce;
+  const bool copies = kind == StepKind::kCopy || kind == StepKind::kRead;
+  verdict_.steps[i] += receives || copies || kind == StepKind::kSend || kind == StepKind::kReduce;
 }
 
 void Machine::execute(int r, const Step& step) {
   count_step(r, step.kind);
   switch (step.kind) {
     case StepKind::kCopy:
+    case StepKind::kRead:
       return copy(r, step);
     case StepKind::kReduce:
       return reduce(r, step);

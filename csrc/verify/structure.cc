@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "core/domain.h"
 #include "verify/values.h"
 
 namespace collectives::verification {
@@ -22,6 +23,7 @@ class Checker {
     find_loops();
     for (std::size_t i = 0; i < schedule_.steps.size(); ++i) {
       try {
+        check_choice(schedule_.steps[i], i);
         check(schedule_.steps[i], iterations_[i]);
       } catch (const Violation& violation) {
         throw Violation{"rank " + std::to_string(topology_.rank) + ", step " + std::to_string(i) + " `" +
@@ -62,13 +64,36 @@ class Checker {
             "a range points outside its pool");
     check_operands(step);
     for (const Operand& operand : schedule_.sources(step)) {
-      check_operand(operand, step.length, iterations);
+      check_operand(operand, step, iterations);
     }
     for (const Operand& operand : schedule_.destinations(step)) {
-      check_operand(operand, step.length, iterations);
+      check_operand(operand, step, iterations);
     }
     check_waits(step, iterations);
     check_signals(step, iterations);
+  }
+
+  // The two ways that a schedule can end are checked one behind the other, as what comes before is the same.
+  void check_choice(const Step& step, std::size_t index) {
+    if (step.kind == StepKind::kChoose) {
+      const auto behind = static_cast<std::size_t>(step.length);
+      require(!chosen_ && schedule_.chooses, "a second choice, or one in a schedule that is not marked chooses");
+      require(behind > index && behind <= schedule_.steps.size(), "goes on outside the schedule");
+      require(iterations_[index] == 1 && iterations_[behind - 1] == 1, "a loop goes beyond its side of the choice");
+      require(static_cast<std::int64_t>(sizeof(Offer)) <= limits_.inline_bytes,
+              "header lines have no room for what ranks offer");
+      std::vector<bool> awaited(topology_.host.size());
+      for (const FlagRef& flag : schedule_.waits(step)) {
+        awaited[flag.member] = awaited[flag.member] || flag.flag == kHeaderFlag;
+      }
+      for (int r = 0; r < topology_.size; ++r) {
+        require(r == topology_.rank || awaited[static_cast<std::size_t>(r)],
+                "does not await the header of rank " + std::to_string(r) + ", and could choose otherwise");
+      }
+      chosen_ = true;
+      first_read_ = behind;
+    }
+    require(step.kind != StepKind::kRead || (chosen_ && index >= first_read_), "reads a rank that may not be readable");
   }
 
   void check_operands(const Step& step) const {
@@ -85,6 +110,13 @@ class Checker {
     switch (step.kind) {
       case StepKind::kCopy:
         require(step.sources.count == 1 && step.destinations.count >= 1, "wrong number of operands");
+        break;
+      case StepKind::kRead:
+        require(step.sources.count == 1 && step.destinations.count == 1, "wrong number of operands");
+        for (const Operand& source : schedule_.sources(step)) {
+          require(source.region == Region::kPeerInput || source.region == Region::kPeerOutput,
+                  "reads what is no array of another rank");
+        }
         break;
       case StepKind::kReduce:
         require(step.sources.count >= 1 && step.destinations.count >= 1, "wrong number of operands");
@@ -112,7 +144,8 @@ class Checker {
     }
   }
 
-  void check_operand(const Operand& operand, std::int64_t length, std::int64_t iterations) const {
+  void check_operand(const Operand& operand, const Step& step, std::int64_t iterations) const {
+    const std::int64_t length = step.length;
     const bool mapped_region = operand.region >= Region::kBox;
     if (mapped_region) {
       check_member(operand.member);
@@ -127,7 +160,8 @@ class Checker {
         break;
       case Region::kPeerInput:
       case Region::kPeerOutput:
-        require(problem_.memory == MemoryKind::kSymmetric, "addresses private memory of a peer");
+        require(problem_.memory == MemoryKind::kSymmetric || step.kind == StepKind::kRead,
+                "addresses private memory of a peer");
         bytes = operand.region == Region::kPeerInput ? problem_.input_bytes(operand.member, topology_.size)
                                                      : problem_.output_bytes(operand.member, topology_.size);
         break;
@@ -205,6 +239,8 @@ class Checker {
   std::vector<std::int64_t> iterations_;
   std::vector<bool> header_seen_;
   bool header_signalled_ = false;
+  bool chosen_ = false;
+  std::size_t first_read_ = 0;  // what comes from here on may read
 };
 
 std::int64_t count_headers(const Schedule& schedule, bool signals) {

@@ -1,5 +1,7 @@
 #include "verify/verifier.h"
 
+#include <algorithm>
+
 #include "verify/machine.h"
 #include "verify/structure.h"
 
@@ -15,7 +17,12 @@ Verdict verify(const std::vector<Schedule>& schedules, const Problem& problem, c
       verification::check_structure(schedules[static_cast<std::size_t>(r)], problem, placement, options.limits);
     }
     verification::check_agreement(schedules, topology);
-    verification::Machine(schedules, problem, topology, options, verdict).run();
+    const bool choose = std::any_of(schedules.begin(), schedules.end(), [](const Schedule& s) { return s.chooses; });
+    if (choose) {
+      Verdict of_reading;  // what is counted is the other way
+      verification::Machine(schedules, problem, topology, options, true, of_reading).run();
+    }
+    verification::Machine(schedules, problem, topology, options, false, verdict).run();
     verdict.ok = true;
   } catch (const verification::Violation& violation) {
     verdict.problem = violation.text;

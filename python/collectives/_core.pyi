@@ -376,6 +376,7 @@ def _mutations(
     slot_bytes: int = 524288,
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
+    read_bytes: int = 0,
     rank: int = 0,
 ) -> list[str]: ...
 def _nccl_close(ranks: Sequence[Nccl]) -> None: ...
@@ -422,6 +423,7 @@ def _schedule_text(
     slot_bytes: int = 524288,
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
+    read_bytes: int = 0,
     rank: int = 0,
 ) -> str: ...
 def _select(arg0: object, arg1: str, arg2: str, arg3: str, arg4: int, arg5: int, arg6: bool, arg7: bool, /) -> str: ...
@@ -444,6 +446,7 @@ def _survivors(
     slot_bytes: int = 524288,
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
+    read_bytes: int = 0,
     repeats: int = 3,
 ) -> tuple[Any, ...]: ...
 def _take_over_stack_signal() -> None: ...
@@ -478,6 +481,7 @@ def _unsupported(
     slot_bytes: int = 524288,
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
+    read_bytes: int = 0,
 ) -> str: ...
 def _use_heap(arg0: object, arg1: int, /) -> None: ...
 def _verify(
@@ -494,6 +498,7 @@ def _verify(
     slot_bytes: int = 524288,
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
+    read_bytes: int = 0,
     in_place: bool = False,
     repeats: int = 2,
     mutate_rank: int = -1,

@@ -1,0 +1,57 @@
+// The executor's steps where ranks may read each other's private memory.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "runtime/executor.h"
+
+namespace collectives {
+
+// Written before the header is signalled.
+void Executor::offer(const Work& work) {
+  Offer offer{};
+  if (work.one_piece && reading_.permitted()) {
+    const Span& input = work.input.spans[0];
+    const Span& output = work.output.spans[0];
+    offer.input = reinterpret_cast<std::uint64_t>(input.data);
+    offer.output = reinterpret_cast<std::uint64_t>(output.data);
+    const bool reduced = reduces(work.plan->problem.collective);  // else nobody reads outputs
+    offer.readable = (input.bytes == 0 || reading_.fast(input)) && (!reduced || reading_.fast(output)) ? 1 : 0;
+  }
+  std::memcpy(domain_->header(rank_, work.sequence).payload, &offer, sizeof offer);
+}
+
+// All have awaited all headers, which stay as they are until everyone is done: so all come to the same.
+void Executor::choose(Work& work, const Step& step) const {
+  const auto readable = [&](int r) {
+    Offer offer;
+    std::memcpy(&offer, domain_->header(r, work.sequence).payload, sizeof offer);
+    return offer.readable != 0;
+  };
+  const auto behind = static_cast<std::uint32_t>(step.length);
+  if (readable(rank_) && std::all_of(mapped_peers_.begin(), mapped_peers_.end(), readable)) {
+    work.step = behind - 1;  // where a step ends, the next one begins
+  } else {
+    work.end = behind;
+  }
+}
+
+// Not there: the process is dying, or has given up and freed its memory, or the kernel refuses. Whoever waits finds out
+// which, in this order (Communicator::look_after).
+Executor::Look Executor::read(const Work& work, const Step& step) {
+  const Operand& from = work.plan->schedule.sources(step)[0];
+  const OperandPlace& to = work.operands[step.destinations.begin];
+  Offer offer;
+  std::memcpy(&offer, domain_->header(from.member, work.sequence).payload, sizeof offer);
+  const std::uint64_t array = from.region == Region::kPeerInput ? offer.input : offer.output;
+  const auto offset = static_cast<std::uint64_t>(from.offset + from.stride * work.iteration);
+  if (!reading_.read(from.member, to.address(work.bases, work.iteration), array + offset, step.length)) {
+    return Look::kNotYet;
+  }
+  // A rank that gives up tells the others before its caller can write the array. Who has read that hears of it later.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return Look::kThere;
+}
+
+}  // namespace collectives
