@@ -3,12 +3,13 @@
 // Nobody returns before all have entered (so that a disagreement is an error on every rank): every rank awaits every
 // header, in one step, beside the root's data.
 //
-//   private, mapped    the root copies chunk k into its box once all have read chunk k - 2.
+//   private, mapped    the root copies chunk k into its box once all have read chunk k - slots.
 //   symmetric, mapped  everyone copies straight from the root's array; the root returns when all have.
 //   message            tokens to the root, then the whole buffer to everyone.
 //
 // Source: the linear broadcast of MPI libraries.
 
+#include <algorithm>
 #include <vector>
 
 #include "core/algorithm.h"
@@ -18,6 +19,8 @@ namespace {
 
 constexpr std::uint8_t kCopied = 1;
 constexpr std::uint8_t kRead = 2;
+constexpr std::int64_t kStages = 8;
+constexpr std::int64_t kLeastStage = 16 << 10;
 
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
 
@@ -29,26 +32,16 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   return 2 * model.message.latency_us + (topology.size - 1) * bytes / model.message.bytes_per_us;
 }
 
-std::vector<FlagRef> of_others(int me, int size, std::uint8_t flag, std::int32_t chunk) {
-  std::vector<FlagRef> flags;
-  for (int r = 0; r < size; ++r) {
-    if (r != me) {
-      flags.push_back({flag, static_cast<std::uint16_t>(r), chunk});
-    }
-  }
-  return flags;
-}
-
 Schedule build_symmetric(const Problem& problem, const Topology& topology) {
   const int me = topology.rank;
   const int size = topology.size;
   ScheduleBuilder b;
   if (me == problem.root) {
-    b.signal(me, kHeaderFlag, 0).wait(of_others(me, size, kHeaderFlag, 0));
-    b.wait(of_others(me, size, kRead, 0));
+    b.signal(me, kHeaderFlag, 0).wait(flags_of_others(me, size, kHeaderFlag, 0));
+    b.wait(flags_of_others(me, size, kRead, 0));
     b.copy(input(0), {output(0)}, problem.bytes());
   } else {
-    b.signal(me, kHeaderFlag, 0).wait(of_others(me, size, kHeaderFlag, 0));
+    b.signal(me, kHeaderFlag, 0).wait(flags_of_others(me, size, kHeaderFlag, 0));
     b.copy(peer_input(problem.root, 0), {output(0)}, problem.bytes()).signal(me, kRead, 0);
   }
   Schedule schedule = b.build();
@@ -56,24 +49,31 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
   return schedule;
 }
 
+// Readers wait for the first chunk, and the root is done before they have read the last one. So short buffers go by
+// small chunks; each costs a meeting, which shorter ones than the least do not repay.
+std::int64_t stage_bytes(const Problem& problem, const Limits& limits) {
+  return std::clamp(problem.bytes() / kStages, std::min(kLeastStage, limits.stage_bytes()), limits.stage_bytes());
+}
+
 Schedule build_private(const Problem& problem, const Topology& topology, const Limits& limits) {
   const int me = topology.rank;
   const int size = topology.size;
   const int root = problem.root;
   const bool inlined = problem.bytes() <= limits.inline_bytes;
-  const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
+  const std::int64_t chunk_bytes = stage_bytes(problem, limits) / problem.element() * problem.element();
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   ScheduleBuilder b;
   const auto place = [&](const Chunk& c) { return inlined ? inline_payload(root) : box(root, c.index, 0); };
+  const int slots = limits.slots;
   b.for_chunks(
-      problem.bytes(), chunk_bytes, 3,
+      problem.bytes(), chunk_bytes, slots + 1,
       [&](const Chunk& c) {
         if (me == root) {
-          if (c.index == 2) {
-            b.wait(of_others(me, size, kHeaderFlag, 0));
+          if (c.index == slots) {
+            b.wait(flags_of_others(me, size, kHeaderFlag, 0));
           }
-          if (c.index >= 2) {
-            b.wait(of_others(me, size, kRead, c.index - 2));
+          if (c.index >= slots) {
+            b.wait(flags_of_others(me, size, kRead, c.index - slots));
           }
           b.copy(input(c.offset, c.stride), {place(c)}, c.bytes);
           b.signal(me, c.index == 0 ? kHeaderFlag : kCopied, c.index);
@@ -81,24 +81,24 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
         }
         if (c.index == 0) {
           b.signal(me, kHeaderFlag, 0);
-          // From the third chunk on the root has seen all headers itself.
-          b.wait(chunks < 3 ? of_others(me, size, kHeaderFlag, 0)
-                            : std::vector<FlagRef>{{kHeaderFlag, static_cast<std::uint16_t>(root), 0}});
+          // Of more chunks than slots the root has seen all headers itself before it sends the last.
+          b.wait(chunks <= slots ? flags_of_others(me, size, kHeaderFlag, 0)
+                                 : std::vector<FlagRef>{{kHeaderFlag, static_cast<std::uint16_t>(root), 0}});
         } else {
           b.wait({{kCopied, static_cast<std::uint16_t>(root), c.index}});
         }
         // Of two ranks the other one is the only reader of the box.
         const Operand source = size == 2 && !inlined ? taken(place(c)) : place(c);
         b.copy(source, {output(c.offset, c.stride)}, c.bytes);
-        // Nobody waits for the last two chunks to be read: the engine guards slots between collectives.
-        if (c.index + 2 < chunks) {
+        // Nobody waits for the last chunks to be read: the engine guards slots between collectives.
+        if (c.index + slots < chunks) {
           b.signal(me, kRead, c.index);
         }
       },
-      2);
+      slots);
   if (me == root) {
-    if (chunks < 3) {
-      b.wait(of_others(me, size, kHeaderFlag, 0));
+    if (chunks <= slots) {
+      b.wait(flags_of_others(me, size, kHeaderFlag, 0));
     }
     b.copy(input(0), {output(0)}, problem.bytes());
   }
