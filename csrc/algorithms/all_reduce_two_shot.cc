@@ -33,7 +33,7 @@ constexpr std::uint8_t kReduced = 2;
 
 // Of ranks that take turns on their cores, see chunk_bytes(). As measured with 4 ranks on 2 cores.
 constexpr std::int64_t kLeastTurn = 64 << 10;
-constexpr std::int64_t kMostTurn = 256 << 10;
+constexpr std::int64_t kMostTurn = 512 << 10;
 constexpr std::int64_t kTurnUnit = 4 << 10;
 
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
