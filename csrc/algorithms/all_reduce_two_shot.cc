@@ -33,7 +33,6 @@ constexpr std::uint8_t kReduced = 2;
 
 // Of ranks that take turns on their cores, see chunk_bytes(). As measured with 4 ranks on 2 cores.
 constexpr std::int64_t kLeastTurn = 64 << 10;
-constexpr std::int64_t kMostTurn = 512 << 10;
 constexpr std::int64_t kTurnUnit = 4 << 10;
 
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
@@ -135,7 +134,7 @@ std::int64_t chunk_bytes(const Problem& problem, const Topology& topology, const
   std::int64_t bytes = limits.slot_bytes;
   if (topology.crowded) {
     const std::int64_t half = (problem.bytes() / 2 + kTurnUnit - 1) / kTurnUnit * kTurnUnit;
-    bytes = std::min(bytes, std::clamp(half, kLeastTurn, kMostTurn));
+    bytes = std::min(bytes, std::max(half, kLeastTurn));
   }
   return bytes / problem.element() * problem.element();
 }

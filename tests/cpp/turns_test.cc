@@ -111,8 +111,8 @@ void count_chunks() {
     expect(100'000, 2, 1);
     expect(300'000, 2, 1);
     expect(512 << 10, 2, 1);
-    expect(1 << 20, 4, 2);
-    expect((1 << 20) + 16, 5, 3);
+    expect(1 << 20, 2, 2);
+    expect((1 << 20) + 16, 3, 3);
   }
 }
 
