@@ -17,8 +17,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   const LinkCost link = model.slowest(topology);
   const double share = static_cast<double>(topology.size - 1) / topology.size;
   if (topology.all_mapped()) {
-    // Of two ranks the other one is the only reader of a box, and takes its lines. In a crowd several readers have a core,
-    // and what one of them has fetched is there for all.
+    // Of two ranks the other one is the only reader of a box, and takes its lines. In a crowd several readers have a
+    // core, and what one of them has fetched is there for all.
     const bool shared = topology.size > 2 && !topology.crowded;
     const double read_bytes_per_us = shared ? model.shared_bytes_per_us : link.bytes_per_us;
     return link.latency_us + bytes / topology.size / model.copy_bytes_per_us + share * bytes / read_bytes_per_us;

@@ -23,6 +23,7 @@ Processor find() {
     const unsigned family = ((a >> 8) & 0xF) + ((a >> 20) & 0xFF);
     found.takes_lines = family < kZen5;
     found.fills_by_string = family >= kZen5;
+    found.looks_late = family >= kZen5;
   }
 #endif
   return found;

@@ -6,6 +6,9 @@ namespace collectives {
 struct Processor {
   bool takes_lines = false;      // lines that are read are written back whatever is done with them, see core/take.h
   bool fills_by_string = false;  // a box is filled by a string instruction from 1 KiB on
+  // Who has just published waits a moment before it looks whether others have. A look takes away the line that another
+  // core is about to write, and the processor looks long before it comes to the instruction.
+  bool looks_late = false;
 };
 
 // This one, asked once.

@@ -17,6 +17,10 @@ constexpr std::size_t kKeepStreams = 64;
 // until then the others wait for what this rank publishes.
 constexpr std::int64_t kShortStep = 16 << 10;
 
+// So often a rank looks in vain at the header of one that has entered at the same time, on a core that shares a cache.
+// Of cores that share none, the first look can be no early one.
+constexpr int kLooksOfNear = 5;
+
 // For ranks on other cores, where ranks outnumber cores: 2.5 us on Zen 4, about what two turns cost.
 constexpr int kSpinsForOtherCores = 100;
 
@@ -171,12 +175,16 @@ inline Executor::Look Executor::compare_header(const Work& work, int member, con
 // Looks until the flag is there, or `spins` more looks were in vain.
 inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, int spins) {
   const std::atomic<std::uint64_t>& word = flag.word(work.bases);
+  if (flag.is_header && work.plan->looks_late && work.next_wait == 0 && looks_ <= kLooksOfNear) {
+    relax();
+  }
   // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load. What the rest of a
   // header line holds, and whatever its rank had to read, was written and read before its word.
   std::uint64_t value = 0;
+  int looks = 0;
   const auto seen = [&](auto there) {
-    for (int i = 0; value = word.load(std::memory_order_acquire), !there(); ++i) {
-      if (i == spins) {
+    for (; value = word.load(std::memory_order_acquire), !there(); ++looks) {
+      if (looks == spins) {
         return false;
       }
       relax();
@@ -185,6 +193,7 @@ inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, i
   };
   if (flag.is_header) {
     const bool there = seen([&] { return value >> 8 == work.sequence + 1; });
+    looks_ = looks;
     return there ? compare_header(work, flag.member, HeaderLine::of(word), value) : Look::kNotYet;
   }
   const std::uint64_t index = work.base + flag.chunk + work.iteration;

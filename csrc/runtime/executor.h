@@ -104,6 +104,7 @@ class Executor {
   HostMemory* turns_;
   std::vector<int> members_;
   Reading reading_;
+  int looks_ = 0;  // at the header that was awaited last
 };
 
 }  // namespace collectives

@@ -41,13 +41,15 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
   return total;
 }
 
+// Up to here what a rank does while it waits is a good part of the time that the wait takes.
+constexpr std::int64_t kShort = 2048;
+
 // How much of its box a rank fetches for writing while it waits: what it will write in the next call but one. Where it
 // has nothing to do meanwhile but wait, and only as much as takes no longer than that.
 std::int64_t ahead_bytes(const Schedule& s) {
-  constexpr std::int64_t kMost = 2048;
   const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kTakeBlock &&
                          s.steps[1].kind == StepKind::kReduce;
-  return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kMost) : 0;
+  return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
 }
 
 // Whether what the ranks of this host read and write together is too much for caches.
@@ -104,6 +106,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->mapped_bytes = mapped_bytes(schedule);
   plan->streams = streams(problem, topology);
   plan->ahead_bytes = ahead_bytes(schedule);
+  plan->looks_late = processor().looks_late && problem.bytes() <= kShort && !topology.crowded;
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;
 }

@@ -30,6 +30,7 @@ struct Plan {
   bool streams = false;        // what is copied into the output is written past the caches
   bool takes_copied = false;   // where a source of a copy is marked Operand::take, its lines are taken
   bool takes_reduced = false;  // the same of reductions
+  bool looks_late = false;     // see Processor; pays where a call is short
   bool by_string = false;      // boxes are filled by a string instruction where memcpy would use none
   int element_shift = 0;       // log2 of the size of an element
 };
