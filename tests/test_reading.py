@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pool
 import pytest
+import replicas
 from pool import ProcessGroup
 
 LARGE_PAGE = 2 << 20
@@ -95,6 +96,9 @@ def call(comm: Any, collective: str, memory: tuple[Memory, Memory], counts: list
     x[:] = values(case, me, mine, dtype)
     out = memory[1].empty(len(want), dtype)
     out[:] = 99
+    if collective == "all_gather" and case % 3 == 0:  # in place
+        x = out[sum(counts[:me]) : sum(counts[: me + 1])]
+        x[:] = values(case, me, mine, dtype)
     if collective == "all_gather":
         comm.all_gather(x, counts=counts, out=out)
     elif collective == "gather":
@@ -117,13 +121,34 @@ def lengths(collective: str, n: int) -> list[list[int]]:
 
 def many_calls(comm: Any, large: list[bool]) -> None:
     memory = arrays(large[comm.rank])
-    case = 0
-    for collective in PARTS:
-        for counts, dtype in itertools.product(lengths(collective, comm.size), ("uint8", "float64")):
-            for _ in range(3):
-                case += 1
-                call(comm, collective, memory, counts, case, dtype)
-        comm.all_reduce(np.ones(3))  # something between that uses the same lines and slots
+    # Ranks of a group have other numbers than in the world.
+    reverse = comm.split(0, -comm.rank)
+    for group, times in ((comm, 3), (reverse, 1), (comm.split(comm.rank % 2), 1)):
+        case = 0
+        for collective in PARTS:
+            for counts, dtype in itertools.product(lengths(collective, group.size), ("uint8", "float64")):
+                for _ in range(times):
+                    case += 1
+                    call(group, collective, memory, counts, case, dtype)
+            group.all_reduce(np.ones(3))  # something between that uses the same lines and slots
+    several(comm, memory)
+
+
+def several(comm: Any, memory: tuple[Memory, Memory]) -> None:
+    """Works in flight beside each other, one of which is of a list of arrays, which is not read."""
+    for of in memory:
+        of._used = 0
+    inputs = [memory[0].empty(50_000, "uint8") for _ in range(6)]
+    outputs = [memory[1].empty(50_000 * comm.size, "uint8") for _ in range(6)]
+    for i, x in enumerate(inputs):
+        x[:] = values(i, comm.rank, len(x), "uint8")
+    works = [comm.all_gather(x, out=out, async_op=True) for x, out in zip(inputs, outputs, strict=True)]
+    listed = comm.all_gather([inputs[0], inputs[1]])
+    for i, (work, out) in enumerate(zip(works, outputs, strict=True)):
+        work.wait()
+        want = np.concatenate([values(i, r, 50_000, "uint8") for r in range(comm.size)])
+        assert np.array_equal(out, want), i
+    assert all(np.array_equal(a, b) for a, b in zip(listed, outputs, strict=False))
 
 
 @needs_large_pages
@@ -179,7 +204,6 @@ def after_refusal(comm: Any, refused: list[int], calls_before: int, large: bool)
 def fresh_group() -> Any:
     """Processes that may be spoilt, with a short deadline."""
     group = ProcessGroup(2, "shm", limits={"read_bytes": READ_BYTES}, timeout=2.0)
-    group.connect()
     yield group
     group.close()
 
@@ -207,18 +231,13 @@ def test_a_read_that_is_refused_is_an_error_on_every_rank_at_once(fresh_group: A
     assert outcomes[1].error.peer == 0
 
 
-def read_for_ever(comm: Any) -> None:
-    memory = arrays(True)
+def read_for_ever(comm: Any, memory: tuple[Memory, Memory] | None = None) -> None:
+    memory = arrays(True) if memory is None else memory
     pool.say("reading")
     for case in itertools.count():
-        call(
-            comm,
-            "all_gather" if case % 2 else "all_to_all",
-            memory,
-            [500_000 // comm.size] * comm.size ** (2 - case % 2),
-            case,
-            "uint8",
-        )
+        collective = ("all_to_all", "all_gather")[case % 2]
+        parts = comm.size if collective == "all_gather" else comm.size**2
+        call(comm, collective, memory, [500_000 // comm.size] * parts, case, "uint8")
 
 
 @needs_large_pages
@@ -241,10 +260,10 @@ def test_killed_while_others_read(pools: Any) -> None:
 
 def read_until_stopped(comm: Any) -> tuple[bool, str]:
     """On a survivor: after the failure its arrays are its own again, whatever the stopped rank does later."""
+    memory = arrays(True)
     try:
-        read_for_ever(comm)
+        read_for_ever(comm, memory)
     except Exception as error:
-        memory = arrays(True)
         for of in memory:
             of.bytes[:] = 7
         pool.say(type(error).__name__)
@@ -266,3 +285,62 @@ def test_one_that_comes_to_itself_again_spoils_nobody(fresh_group: Any) -> None:
         rank.tell("go on")
     for outcome in fresh_group.collect(20):
         assert outcome.error is None and outcome.value[0], outcome
+
+
+def late_reader(comm: Any) -> str:
+    """Rank 1 enters the first call and is stopped before it reads. The others read from it, disagree about the second
+    call, and rank 0 then writes what it gave to the first one anew. Only now rank 1 goes on."""
+    x = Memory(ROOM, True).empty(50_000, "uint8")
+    x[:] = comm.rank + 1
+    if comm.rank != 1:
+        pool.hear()
+    first = comm.all_gather(x, counts=[len(x)] * comm.size, async_op=True)
+    if comm.rank == 1:
+        pool.say("entered")
+        first.wait()
+        return "returned"
+    second = comm.all_reduce(np.ones(5, "float32" if comm.rank == 0 else "int32"), async_op=True)
+    try:
+        second.wait()
+    except Exception as error:
+        assert type(error).__name__ == "MismatchError"
+    x[:] = 99
+    pool.say("written anew")
+    first.wait()
+    return "returned"
+
+
+@needs_large_pages
+def test_what_a_failed_rank_writes_later_is_nobodys_result(pools: Any) -> None:
+    group = pools.get(3, "shm", read_bytes=READ_BYTES)
+    group.start(late_reader)
+    assert group.ranks[1].event() == "entered"
+    group.ranks[1].signal(signal.SIGSTOP)
+    for rank in (0, 2):
+        group.ranks[rank].tell("go on")
+    for rank in (0, 2):
+        assert group.ranks[rank].event() == "written anew"
+    group.ranks[1].signal(signal.SIGCONT)
+    for outcome in group.collect(20):
+        assert type(outcome.error).__name__ == "MismatchError", outcome
+
+
+REPLICAS = """
+sys.path.insert(0, sys.argv[2])
+import test_reading
+
+def work(comm, replica):
+    memory = test_reading.arrays(True)
+    for case in range(6):  # longer than the least that is read
+        test_reading.call(comm, "all_gather", memory, [300_000] * comm.size, case, "uint8")
+        test_reading.call(comm, "all_to_all", memory, [270_000] * comm.size**2, case, "uint8")
+    return True
+
+say(done=in_threads(work))
+"""
+
+
+@needs_large_pages
+def test_threads_of_several_processes_read_each_other() -> None:
+    with replicas.job(REPLICAS, [2, 2], "shm", [str(Path(__file__).parent)]) as processes:
+        assert [process.hear()["done"] for process in processes] == [[True, True]] * 2

@@ -21,6 +21,7 @@ constexpr std::uint8_t kCopied = 1;
 constexpr std::uint8_t kRead = 2;
 constexpr std::int64_t kStages = 8;
 constexpr std::int64_t kLeastStage = 16 << 10;
+constexpr std::int64_t kLine = 64;
 
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
 
@@ -52,7 +53,8 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
 // Readers wait for the first chunk, and the root is done before they have read the last one. So short buffers go by
 // small chunks; each costs a meeting, which shorter ones than the least do not repay.
 std::int64_t stage_bytes(const Problem& problem, const Limits& limits) {
-  return std::clamp(problem.bytes() / kStages, std::min(kLeastStage, limits.stage_bytes()), limits.stage_bytes());
+  const std::int64_t lines = (problem.bytes() / kStages + kLine - 1) / kLine;
+  return std::clamp(lines * kLine, std::min(kLeastStage, limits.stage_bytes()), limits.stage_bytes());
 }
 
 Schedule build_private(const Problem& problem, const Topology& topology, const Limits& limits) {

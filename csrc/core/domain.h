@@ -53,11 +53,10 @@ struct alignas(kCacheLine) HeaderLine {
 };
 static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
 
-// Where a schedule chooses, the payload of the header line: whether the arrays of the rank can be read, and where they
-// lie in its process.
+// Where a schedule chooses, the payload of the header line: whether the input of the rank can be read, and where it
+// lies in its process.
 struct Offer {
   std::uint64_t input;
-  std::uint64_t output;
   std::uint64_t readable;
 };
 static_assert(sizeof(Offer) <= sizeof(HeaderLine::payload));

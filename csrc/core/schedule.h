@@ -36,8 +36,8 @@ enum class Region : std::uint8_t {
   kScratch,     // private memory of this rank, Schedule::scratch_bytes long
   kBox,         // a slot of the box of `member` (mapped)
   kInline,      // the payload of the header line of `member`, Limits::inline_bytes long (mapped)
-  kPeerInput,   // the input of `member`: symmetric (mapped), or read by kRead
-  kPeerOutput,  // the output of `member`, likewise
+  kPeerInput,   // the input of `member`: symmetric (mapped), or private, for kRead
+  kPeerOutput,  // the symmetric output of `member` (mapped)
 };
 inline constexpr std::size_t kRegions = static_cast<std::size_t>(Region::kPeerOutput) + 1;
 
@@ -62,7 +62,7 @@ enum class StepKind : std::uint8_t {
   kLoop,  // length = number of iterations
   kEndLoop,
   kChoose,  // length = the step from which on ranks read each other
-  kRead,    // one source in private memory of another process, which the kernel reads; one destination
+  kRead,    // one source, the private input of another rank, which the kernel reads; one destination
 };
 
 // Flag 0 is the header line: it carries the signature, so the first thing that a rank awaits from any other is

@@ -143,7 +143,7 @@ class Communicator {
   std::vector<std::shared_ptr<Work>> pending() const;
   std::vector<int> missing(const Work& work) const;
   std::int64_t position(const Work& work) const;
-  void fail_when_refused();
+  void fail_when_refused(Clock::time_point now);
   void fail_without_ranks_that_left(const std::shared_ptr<Work>& work);
   void tell(const Report& report);
   bool collect(int rank, Report* report) const;
@@ -200,6 +200,7 @@ class Communicator {
   std::vector<bool> left_;          // members that have said over links that they have left
   std::unique_ptr<Report> heard_;   // the first that another rank has sent
   Clock::time_point heard_at_;
+  std::optional<Clock::time_point> refused_since_;  // a read
   Shrinking shrinking_{*this};
   std::unique_ptr<Report> error_;
   std::unique_ptr<Explanation> explanation_;

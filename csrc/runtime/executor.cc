@@ -175,7 +175,7 @@ inline Executor::Look Executor::compare_header(const Work& work, int member, con
 // Looks until the flag is there, or `spins` more looks were in vain.
 inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, int spins) {
   const std::atomic<std::uint64_t>& word = flag.word(work.bases);
-  if (flag.is_header && work.plan->looks_late && work.next_wait == 0 && looks_ <= kLooksOfNear) {
+  if (flag.is_header && work.plan->looks_late && work.next_wait == 0 && looks_ <= kLooksOfNear && spins > 1) {
     relax();
   }
   // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load. What the rest of a

@@ -20,7 +20,7 @@ class Executor {
  public:
   // domain: nullptr where no rank is mapped. links[r]: the link to rank r, nullptr for itself. turns: where ranks
   // outnumber cores and some are mapped, what is known of who runs where; else nullptr. members[r]: the rank of the
-  // world that rank r is, empty where they are the same. readable: whom rank r is read from.
+  // world that rank r is, empty where they are the same. readable[r]: how the memory of rank r is read.
   Executor(std::uint32_t communicator, int rank, const Domain* domain, std::vector<Link*> links, Recorder& recorder,
            HostMemory* turns, std::vector<int> members, std::vector<Reading::Source> readable);
 

@@ -13,11 +13,8 @@ void Executor::offer(const Work& work) {
   Offer offer{};
   if (work.one_piece && reading_.permitted()) {
     const Span& input = work.input.spans[0];
-    const Span& output = work.output.spans[0];
     offer.input = reinterpret_cast<std::uint64_t>(input.data);
-    offer.output = reinterpret_cast<std::uint64_t>(output.data);
-    const bool reduced = reduces(work.plan->problem.collective);  // else nobody reads outputs
-    offer.readable = (input.bytes == 0 || reading_.fast(input)) && (!reduced || reading_.fast(output)) ? 1 : 0;
+    offer.readable = input.bytes == 0 || reading_.fast(input) ? 1 : 0;
   }
   std::memcpy(domain_->header(rank_, work.sequence).payload, &offer, sizeof offer);
 }
@@ -37,21 +34,21 @@ void Executor::choose(Work& work, const Step& step) const {
   }
 }
 
-// Not there: the process is dying, or has given up and freed its memory, or the kernel refuses. Whoever waits finds out
-// which, in this order (Communicator::look_after).
+// Not there: the process is dying, or some rank has given up, or the kernel refuses. Whoever waits finds out which, in
+// this order (Communicator::look_after).
 Executor::Look Executor::read(const Work& work, const Step& step) {
   const Operand& from = work.plan->schedule.sources(step)[0];
   const OperandPlace& to = work.operands[step.destinations.begin];
   Offer offer;
   std::memcpy(&offer, domain_->header(from.member, work.sequence).payload, sizeof offer);
-  const std::uint64_t array = from.region == Region::kPeerInput ? offer.input : offer.output;
   const auto offset = static_cast<std::uint64_t>(from.offset + from.stride * work.iteration);
-  if (!reading_.read(from.member, to.address(work.bases, work.iteration), array + offset, step.length)) {
+  if (!reading_.read(from.member, to.address(work.bases, work.iteration), offer.input + offset, step.length)) {
     return Look::kNotYet;
   }
-  // A rank that gives up tells the others before its caller can write the array. Who has read that hears of it later.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return Look::kThere;
+  // A rank that gives up, on whichever collective, tells the others before its caller can write the array or free it:
+  // so what was read while nobody had is what was meant.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return domain_->control(rank_).aborted.load(std::memory_order_acquire) == 0 ? Look::kThere : Look::kNotYet;
 }
 
 }  // namespace collectives

@@ -21,10 +21,11 @@ bool in_mapped_memory(Region region) {
 std::int64_t mapped_bytes(const Schedule& schedule) {
   std::int64_t total = 0;
   std::int64_t times = 1;
-  for (const Step& step : schedule.steps) {
-    if (step.kind == StepKind::kRead) {
-      break;  // the other way to do the same
-    }
+  // Of a schedule that can end in two ways, the first: both move the same.
+  std::size_t end = schedule.steps.size();
+  for (std::size_t i = 0; i < end; ++i) {
+    const Step& step = schedule.steps[i];
+    end = step.kind == StepKind::kChoose ? static_cast<std::size_t>(step.length) : end;
     if (step.kind == StepKind::kLoop) {
       times = step.length;
     } else if (step.kind == StepKind::kEndLoop) {

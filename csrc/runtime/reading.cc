@@ -26,7 +26,7 @@ constexpr std::uint64_t kIsHuge = 1 << 6;
 constexpr std::uint64_t kPage = 4096;  // what the kernel is asked about at a time; on large pages any part of them
 constexpr std::int64_t kSamples = 5;
 // Memory can move to other pages at the same address.
-constexpr int kUsesOfKnown = 64;
+constexpr int kUsesOfKnown = 16;
 
 // Looks at a few places: arrays are on large pages for the most part or not at all.
 bool is_on_large_pages(const Span& span) {

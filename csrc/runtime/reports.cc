@@ -1,6 +1,7 @@
 // How ranks hear of each other's failures: every rank leaves one report, in its control page and on its links.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -111,6 +112,9 @@ void Communicator::tell(const Report& report) {
       link->abort(text);
     }
   }
+  // Before anything that the caller does when it hears of the failure: others may be reading its arrays, and look at
+  // the notice afterwards (Executor::read).
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 // The report of a rank, where it has come.

@@ -1,6 +1,7 @@
 // What a communicator looks after every few milliseconds: disagreement, ranks that have left, and the time.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <system_error>
 
@@ -9,6 +10,11 @@
 #include "runtime/words.h"
 
 namespace collectives {
+namespace {
+
+constexpr auto kRefusalPatience = std::chrono::milliseconds(200);
+
+}  // namespace
 
 std::vector<std::shared_ptr<Work>> Communicator::pending() const {
   std::vector<std::shared_ptr<Work>> all = active_;
@@ -31,7 +37,7 @@ void Communicator::look_after(Clock::time_point now) {
     return;
   }
   heed_reports(now);
-  fail_when_refused();
+  fail_when_refused(now);
   shrinking_.heed();
   const std::vector<std::shared_ptr<Work>> works = pending();
   for (const auto& work : works) {
@@ -52,10 +58,19 @@ void Communicator::look_after(Clock::time_point now) {
   std::erase_if(active_, [](const auto& work) { return work->finished(); });
 }
 
-// Fails when a rank that lives, and has not given up, cannot be read.
-void Communicator::fail_when_refused() {
+// Fails when a rank that lives, and of which nobody has heard that it gave up, cannot be read. A process that dies
+// cannot be read a little earlier than it is known to be dead.
+void Communicator::fail_when_refused(Clock::time_point now) {
   const Reading::Refusal& refusal = executor_->refusal();
-  if (refusal.rank < 0 || error_ != nullptr || active_.empty() || peer(refusal.rank).state != Peer::State::kThere) {
+  if (refusal.rank < 0 || error_ != nullptr || heard_ != nullptr || active_.empty() ||
+      peer(refusal.rank).state != Peer::State::kThere) {
+    refused_since_.reset();
+    return;
+  }
+  if (!refused_since_) {
+    refused_since_ = now;
+  }
+  if (now - *refused_since_ < kRefusalPatience) {
     return;
   }
   Report report;

@@ -74,7 +74,8 @@ void Machine::run() {
           moved = true;
         }
       } catch (const Violation& violation) {
-        std::string where = "rank " + std::to_string(r) + ", call " + std::to_string(rank.call);
+        std::string where = reads_ ? "where ranks read each other: " : "";
+        where += "rank " + std::to_string(r) + ", call " + std::to_string(rank.call);
         if (rank.inside && rank.step < rank.end) {
           where += ", step " + std::to_string(rank.step) + " (iteration " + std::to_string(rank.iteration) + ") `" +
                    step_text(schedules_[static_cast<std::size_t>(r)], rank.step) + "`";

@@ -23,12 +23,15 @@ class Checker {
     find_loops();
     for (std::size_t i = 0; i < schedule_.steps.size(); ++i) {
       try {
-        check_choice(schedule_.steps[i], i);
         check(schedule_.steps[i], iterations_[i]);
+        check_choice(schedule_.steps[i], i);
       } catch (const Violation& violation) {
         throw Violation{"rank " + std::to_string(topology_.rank) + ", step " + std::to_string(i) + " `" +
                         step_text(schedule_, i) + "`: " + violation.text};
       }
+    }
+    if (schedule_.chooses != chosen_) {
+      throw Violation{"rank " + std::to_string(topology_.rank) + " is marked to choose, and has no choice"};
     }
   }
 
@@ -114,8 +117,8 @@ class Checker {
       case StepKind::kRead:
         require(step.sources.count == 1 && step.destinations.count == 1, "wrong number of operands");
         for (const Operand& source : schedule_.sources(step)) {
-          require(source.region == Region::kPeerInput || source.region == Region::kPeerOutput,
-                  "reads what is no array of another rank");
+          require(source.region == Region::kPeerInput && source.member != topology_.rank,
+                  "reads what is no input of another rank");
         }
         break;
       case StepKind::kReduce:
@@ -173,6 +176,7 @@ class Checker {
         bytes = limits_.slot_bytes;
         break;
       case Region::kInline:
+        require(!schedule_.chooses, "uses the payload of a header line, which has the offer of its rank");
         bytes = limits_.inline_bytes;
         break;
     }
@@ -268,6 +272,10 @@ void check_agreement(const std::vector<Schedule>& schedules, const Topology& top
       if (schedule.chunks != schedules[static_cast<std::size_t>(ranks[0])].chunks) {
         throw Violation{"ranks " + std::to_string(ranks[0]) + " and " + std::to_string(r) +
                         " of one host have different numbers of chunks"};
+      }
+      if (schedule.chooses != schedules[static_cast<std::size_t>(ranks[0])].chooses) {
+        throw Violation{"of ranks " + std::to_string(ranks[0]) + " and " + std::to_string(r) +
+                        " of one host only one chooses"};
       }
       if (headers && count_headers(schedule, true) != 1) {
         throw Violation{"rank " + std::to_string(r) + " does not signal its header, which others of its host await"};
