@@ -37,7 +37,7 @@ std::int64_t bytes_done(const Work& work) {
   const std::vector<Step>& steps = work.plan->schedule.steps;
   for (std::uint32_t i = 0; i < work.end; ++i) {
     if (steps[i].kind == StepKind::kChoose) {
-      if (work.step >= steps[i].length) {
+      if (work.step > i && work.end > steps[i].length) {
         i = static_cast<std::uint32_t>(steps[i].length) - 1;  // what was not chosen does not count
       }
       continue;
