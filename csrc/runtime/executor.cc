@@ -8,11 +8,6 @@
 namespace collectives {
 namespace {
 
-// Larger scratch areas, and more, are not kept for later calls, which may need none. What the other ranks of 8 give one
-// at a time over links (Limits::exchange_bytes) is smaller.
-constexpr std::size_t kKeepScratchBytes = 8 << 20;
-constexpr std::size_t kKeepScratch = 4;
-constexpr std::size_t kKeepStreams = 64;
 // A call is recorded when it first has to wait, and before any step that is longer than this, or that uses a link:
 // until then the others wait for what this rank publishes.
 constexpr std::int64_t kShortStep = 16 << 10;
@@ -101,52 +96,6 @@ inline void Executor::find_places(Work& work) {
   const auto first_chunk = work.base + static_cast<std::uint64_t>(work.iteration);
   work.operands = work.plan->places.operands(first_chunk);
   work.flags = work.plan->places.flags(first_chunk);
-}
-
-void Executor::take_scratch(Work& work) {
-  const auto bytes = static_cast<std::size_t>(work.plan->schedule.scratch_bytes);
-  if (!spare_scratch_.empty()) {
-    work.scratch = std::move(spare_scratch_.back());
-    spare_scratch_.pop_back();
-  }
-  if (work.scratch.size() < bytes) {
-    work.scratch.resize(bytes);
-  }
-  work.base_of(Region::kScratch) = reinterpret_cast<std::uintptr_t>(work.scratch.data());
-}
-
-void Executor::open_stream(Work& work, int peer) {
-  if (spare_streams_.empty()) {
-    spare_streams_.push_back(std::make_unique<Stream>());
-  }
-  Stream& stream = *work.streams.emplace_back(std::move(spare_streams_.back()));
-  spare_streams_.pop_back();
-  work.stream_peers.push_back(peer);
-  stream.key = {communicator_, work.sequence};
-  stream.signature = work.signature;
-  links_[peer]->open(stream);
-}
-
-void Executor::release(Work& work) {
-  for (std::size_t i = 0; i < work.streams.size(); ++i) {
-    std::unique_ptr<Stream>& stream = work.streams[i];
-    links_[work.stream_peers[i]]->close(*stream);
-    sent_[work.stream_peers[i]] += stream->bytes_sent;
-    if (spare_streams_.size() < kKeepStreams) {
-      stream->reset();
-      spare_streams_.push_back(std::move(stream));
-    }
-  }
-  work.streams.clear();
-  work.stream_peers.clear();
-  work.sends.clear();
-  work.receives.clear();
-  work.flat.clear();
-  // Not earlier: a link that is closed in the middle of a frame takes the rest of it from there.
-  if (spare_scratch_.size() < kKeepScratch && !work.scratch.empty() && work.scratch.size() <= kKeepScratchBytes) {
-    spare_scratch_.push_back(std::move(work.scratch));
-  }
-  work.scratch = {};
 }
 
 inline bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
