@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "core/fence.h"
 #include "runtime/executor.h"
 
 namespace collectives {
@@ -47,7 +48,7 @@ Executor::Look Executor::read(const Work& work, const Step& step) {
   }
   // A rank that gives up, on whichever collective, tells the others before its caller can write the array or free it:
   // so what was read while nobody had is what was meant.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   return domain_->control(rank_).aborted.load(std::memory_order_acquire) == 0 ? Look::kThere : Look::kNotYet;
 }
 

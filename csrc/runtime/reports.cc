@@ -1,10 +1,10 @@
 // How ranks hear of each other's failures: every rank leaves one report, in its control page and on its links.
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <thread>
 
+#include "core/fence.h"
 #include "runtime/communicator.h"
 
 namespace collectives {
@@ -114,7 +114,7 @@ void Communicator::tell(const Report& report) {
   }
   // Before anything that the caller does when it hears of the failure: others may be reading its arrays, and look at
   // the notice afterwards (Executor::read).
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
 }
 
 // The report of a rank, where it has come.
