@@ -6,8 +6,8 @@ namespace collectives {
 struct Processor {
   bool takes_lines = false;      // lines that are read are written back whatever is done with them, see core/take.h
   bool fills_by_string = false;  // a box is filled by a string instruction from 1 KiB on
-  // Who has just published waits a moment before it looks whether others have. A look takes away the line that another
-  // core is about to write, and the processor looks long before it comes to the instruction.
+  // Who has just published waits a moment before it looks whether others have. As measured (docs/performance.md); the
+  // likely reason is that an early look gets into the way of a core that is about to write the line.
   bool looks_late = false;
 };
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kShortStep = 16 << 10;
 
 // So often a rank looks in vain at the header of one that has entered at the same time, on a core that shares a cache.
-// Of cores that share none, the first look can be no early one.
+// Of cores that share none, a pause before the first look gains nothing.
 constexpr int kLooksOfNear = 5;
 
 // For ranks on other cores, where ranks outnumber cores: 2.5 us on Zen 4, about what two turns cost.
