@@ -182,7 +182,7 @@ bool TcpLink::progress() {
   }
   moved |= write_some();
   const bool arrived = read_some();
-  if (arrived && !down_) {
+  if (arrived && !down_ && may_answer()) {
     write_some();  // credits, and what the peer's credits allow
   }
   moved |= arrived;
@@ -243,10 +243,7 @@ void TcpLink::ended(int error) {
   events_.back().ended = cause == 0 || cause == ECONNRESET || cause == EPIPE;
 }
 
-bool TcpLink::all_sent() const {
-  return !has_output() && reports_.empty() &&
-         std::all_of(open_.begin(), open_.end(), [](const TcpStream* s) { return s->stream->sends.empty(); });
-}
+bool TcpLink::all_sent() const { return !has_output() && reports_.empty() && !sends_left(); }
 
 void TcpLink::shut_down() {
   const auto deadline = Clock::now() + kFlushTime;

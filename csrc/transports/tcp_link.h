@@ -70,6 +70,8 @@ class TcpLink : public Link {
   bool fill();
   bool fill_turn(std::int64_t max_frame, bool* big);
   bool write_some();
+  bool sends_left() const;
+  bool may_answer() const;
   bool write_once(bool* moved);
   bool may_speak(const TcpStream& s) const;
   bool peer_is_held_back() const;

@@ -205,6 +205,9 @@ void TcpLink::on_header(const wire::FrameHeader& h) {
 // The stream of the frame; nullptr when it is closed (its late frames are dropped) or when the link has failed.
 TcpStream* TcpLink::stream_of(const wire::FrameHeader& h) {
   const StreamKey key{h.communicator, h.sequence};
+  if (!open_.empty() && open_.back()->key == key) {
+    return open_.back();  // most often the only one
+  }
   const auto known = streams_.find(key);
   if (known != streams_.end()) {
     return &known->second;

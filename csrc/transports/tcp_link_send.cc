@@ -201,18 +201,31 @@ void TcpLink::finish_frame_from_copy() {
 bool TcpLink::write_some() {
   bool moved = false;
   for (int round = 0; round < kRounds && write_error_ == 0; ++round) {
-    if (!has_output()) {
+    const bool fresh = !has_output();
+    if (fresh) {
       if (!fill()) {
         blocked_ = false;
         break;
       }
       moved = true;  // packed requests are done
     }
-    if (!write_once(&moved)) {
+    // What fill() has collected is all that is due, but for requests that did not fit.
+    if (!write_once(&moved) || (fresh && !sends_left())) {
       break;
     }
   }
   return moved;
+}
+
+bool TcpLink::sends_left() const {
+  return std::any_of(open_.begin(), open_.end(), [](const TcpStream* s) { return !s->stream->sends.empty(); });
+}
+
+// Whether what has just arrived may be a reason to send something at once.
+bool TcpLink::may_answer() const {
+  return streams_taken_ - taken_announced_ >= kTakenStep ||
+         std::any_of(open_.begin(), open_.end(),
+                     [](const TcpStream* s) { return !s->stream->sends.empty() || !s->stream->receives.empty(); });
 }
 
 // One system call; true when the socket took everything that was offered.
