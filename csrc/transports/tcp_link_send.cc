@@ -221,11 +221,11 @@ bool TcpLink::sends_left() const {
   return std::any_of(open_.begin(), open_.end(), [](const TcpStream* s) { return !s->stream->sends.empty(); });
 }
 
-// Whether what has just arrived may be a reason to send something at once.
+// Whether write_some() may find anything to do after what has just arrived.
 bool TcpLink::may_answer() const {
-  return streams_taken_ - taken_announced_ >= kTakenStep ||
+  return has_output() || streams_taken_ - taken_announced_ >= kTakenStep ||
          std::any_of(open_.begin(), open_.end(),
-                     [](const TcpStream* s) { return !s->stream->sends.empty() || !s->stream->receives.empty(); });
+                     [this](const TcpStream* s) { return !s->stream->sends.empty() || credit_due(*s); });
 }
 
 // One system call; true when the socket took everything that was offered.

@@ -210,6 +210,31 @@ void one_frame() {
   std::printf("ok one frame\n");
 }
 
+// What an arrival makes due goes out at once, for the rank may do other things next: credit, although nothing is
+// posted.
+void answered_at_once() {
+  const auto [fd, raw] = unix_pair();
+  auto link = make_tcp_link(fd, 1);
+  Single open(1, 0, 0);
+  link->open(open.stream);
+  wire::FrameHeader header;
+  header.first = true;
+  header.communicator = open.stream.key.communicator;
+  header.sequence = open.stream.key.sequence;
+  header.signature = open.stream.signature;
+  header.length = wire::kEagerBytes / 2 + 1;
+  std::byte bytes[1000];
+  wire::encode(header, bytes);
+  CHECK(::send(raw, bytes, wire::kHeaderBytes, 0) == wire::kHeaderBytes);
+  link->progress();
+  CHECK(::recv(raw, bytes, sizeof(bytes), MSG_DONTWAIT) == wire::kHeaderBytes);
+  std::string error;
+  CHECK(wire::decode(bytes, &header, &error) && header.type == wire::FrameType::kCredit, "%s", error.c_str());
+  link->close(open.stream);
+  ::close(raw);
+  std::printf("ok answered at once\n");
+}
+
 void endings(bool tcp) {
   const auto make = [tcp] { return tcp ? tcp_pair() : unix_pair(); };
   {  // abort overtakes what is queued; the link stays up
@@ -345,6 +370,7 @@ int main(int argc, char** argv) {
   running_ahead();
   running_ahead_with_much();
   one_frame();
+  answered_at_once();
   endings(false);
   endings(true);
   for (std::uint64_t s = seed; s < seed + 4; ++s) {
