@@ -315,7 +315,7 @@ def test_what_a_failed_rank_writes_later_is_nobodys_result(pools: Any) -> None:
     group = pools.get(3, "shm", read_bytes=READ_BYTES)
     group.start(late_reader)
     assert group.ranks[1].event() == "entered"
-    group.ranks[1].signal(signal.SIGSTOP)
+    group.ranks[1].stop()
     for rank in (0, 2):
         group.ranks[rank].tell("go on")
     for rank in (0, 2):
