@@ -78,6 +78,14 @@ struct Stream {
   }
 };
 
+// A collective between two ranks that begins with one message each way, of the same length (MPI calls that sendrecv).
+struct Swap {
+  StreamKey key;
+  Signature signature;  // ours
+  const std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
 // What a link tells the engine besides data.
 struct LinkEvent {
   enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kAborted };
@@ -94,6 +102,13 @@ class Link {
   // Registers a stream; bytes that arrived for it before are delivered to it.
   virtual void open(Stream& stream) = 0;
   virtual void close(Stream& stream) = 0;
+  // The short way of a swap, which needs no stream. begin_swap() sends the whole message, or returns false and has done
+  // nothing: then only streams will do. finish_swap() looks for the peer's up to `looks` + 1 times and returns where it
+  // lies, until the link is used again; or nullptr, when open_begun() must follow, which registers the stream on which
+  // the message has been sent: what the peer sends, or has sent, comes there.
+  virtual bool begin_swap(const Swap& /*swap*/) { return false; }
+  virtual std::byte* finish_swap(const Swap& /*swap*/, int /*looks*/) { return nullptr; }
+  virtual void open_begun(Stream& stream, const Swap& /*swap*/) { open(stream); }
   // This rank takes no further part in the communicator: what came for streams that it has not opened is dropped, and
   // so is what still comes. Streams of it that are open are closed as usual; none is opened again.
   virtual void forget(std::uint32_t /*communicator*/) {}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/spin.h"
 #include "core/take.h"
 
 namespace collectives {
@@ -18,15 +19,6 @@ constexpr int kLooksOfNear = 5;
 
 // For ranks on other cores, where ranks outnumber cores: 2.5 us on Zen 4, about what two turns cost.
 constexpr int kSpinsForOtherCores = 100;
-
-// Tells the processor that this is a spin loop.
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield" ::: "memory");
-#endif
-}
 
 }  // namespace
 
@@ -77,11 +69,8 @@ void Executor::begin(Work& work) {
   if (turns_ != nullptr) {
     turns_->publish_core();
   }
-  if (plan.schedule.scratch_bytes > 0) {
-    take_scratch(work);
-  }
-  for (const int peer : plan.peers) {
-    open_stream(work, peer);
+  if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.swaps) {
+    take_memory(work);
   }
   if (plan.schedule.chooses) {
     offer(work);
@@ -277,6 +266,9 @@ Executor::Look Executor::take_step(Work& work, const Step& step, int spins) {
 
 Progress Executor::run(Work& work, int spins) {
   const Schedule& schedule = work.plan->schedule;
+  if (work.plan->swaps && work.step == 0) [[unlikely]] {
+    spins = swap(work, spins);
+  }
   for (; work.step < work.end; ++work.step) {
     const Step& step = schedule.steps[work.step];
     if (work.record == 0 && (step.waits.count > 0 || step.length > kShortStep || step.kind > StepKind::kReduce)) {

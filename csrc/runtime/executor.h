@@ -68,11 +68,13 @@ class Executor {
   Look compare_header(const Work& work, int member, const HeaderLine& line, std::uint64_t word);
   bool differs(int rank, const Signature& theirs, const Work& work);
   static void find_places(Work& work);
+  void take_memory(Work& work);
   void take_scratch(Work& work);
   void signal(Work& work, const FlagPlace& flag);
   void signal_header(const Work& work);
   void wake_peers();
-  void open_stream(Work& work, int peer);
+  void open_stream(Work& work, int peer, const Swap* begun = nullptr);
+  int swap(Work& work, int spins);
   void release(Work& work);
   // Steps that touch data. Buffers of one span: a copy; where the operands of a reduction are, and the reduction.
   static void copy(Work& work, const Step& step);

@@ -16,6 +16,15 @@ constexpr std::size_t kKeepStreams = 64;
 
 }  // namespace
 
+void Executor::take_memory(Work& work) {
+  if (work.plan->schedule.scratch_bytes > 0) {
+    take_scratch(work);
+  }
+  for (const int peer : work.plan->peers) {
+    open_stream(work, peer);
+  }
+}
+
 void Executor::take_scratch(Work& work) {
   const auto bytes = static_cast<std::size_t>(work.plan->schedule.scratch_bytes);
   if (!spare_scratch_.empty()) {
@@ -28,7 +37,8 @@ void Executor::take_scratch(Work& work) {
   work.base_of(Region::kScratch) = reinterpret_cast<std::uintptr_t>(work.scratch.data());
 }
 
-void Executor::open_stream(Work& work, int peer) {
+// begun: what was sent before there was a stream.
+void Executor::open_stream(Work& work, int peer, const Swap* begun) {
   if (spare_streams_.empty()) {
     spare_streams_.push_back(std::make_unique<Stream>());
   }
@@ -37,7 +47,11 @@ void Executor::open_stream(Work& work, int peer) {
   work.stream_peers.push_back(peer);
   stream.key = {communicator_, work.sequence};
   stream.signature = work.signature;
-  links_[peer]->open(stream);
+  if (begun == nullptr) {
+    links_[peer]->open(stream);
+  } else {
+    links_[peer]->open_begun(stream, *begun);
+  }
 }
 
 void Executor::release(Work& work) {

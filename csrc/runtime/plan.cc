@@ -53,6 +53,30 @@ std::int64_t ahead_bytes(const Schedule& s) {
   return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
 }
 
+// Longer messages gain nothing by a short way.
+constexpr std::int64_t kMostSwapped = 32 << 10;
+
+// Whether the schedule is Plan::kSwapSteps and then works on what has come, without further messages.
+bool swaps(const Schedule& s) {
+  constexpr StepKind kKinds[Plan::kSwapSteps] = {StepKind::kSend, StepKind::kReceive, StepKind::kAwait,
+                                                 StepKind::kFlush};
+  for (std::size_t i = 0; i < s.steps.size(); ++i) {
+    const Step& step = s.steps[i];
+    const bool begins = i < Plan::kSwapSteps;
+    if (step.waits.count > 0 || step.signals.count > 0 ||
+        (begins ? step.kind != kKinds[i] : step.kind != StepKind::kCopy && step.kind != StepKind::kReduce)) {
+      return false;
+    }
+  }
+  if (s.steps.size() < Plan::kSwapSteps) {
+    return false;
+  }
+  const Step& receive = s.steps[1];
+  return receive.peer == s.steps[0].peer && receive.length == s.steps[0].length && receive.length > 0 &&
+         receive.length <= kMostSwapped && s.scratch_bytes == receive.length &&
+         s.destinations(receive)[0].region == Region::kScratch;
+}
+
 // Whether what the ranks of this host read and write together is too much for caches.
 bool streams(const Problem& problem, const Topology& topology) {
   const bool apart = has_parts(problem.collective);
@@ -104,6 +128,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
       plan->signals_header = plan->signals_header || flag.flag == kHeaderFlag;
     }
   }
+  plan->swaps = domain == nullptr && swaps(schedule);
   plan->mapped_bytes = mapped_bytes(schedule);
   plan->streams = streams(problem, topology);
   plan->ahead_bytes = ahead_bytes(schedule);

@@ -14,6 +14,8 @@
 namespace collectives {
 
 struct Plan {
+  static constexpr std::uint32_t kSwapSteps = 4;  // send, receive, await, flush
+
   Signature signature;
   Problem problem;
   const Algorithm* algorithm = nullptr;
@@ -23,6 +25,7 @@ struct Plan {
   ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
   ReduceFunction copy = nullptr;           // of bytes, of one source: a loop beside memcpy
   std::vector<int> peers;                  // with whom messages are exchanged
+  bool swaps = false;                      // begins with a short Swap, received into scratch memory
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // the schedule publishes the header line by itself
   std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits

@@ -16,6 +16,7 @@
 // Bytes of a stream whose signature differs from the peer's are kept from the caller's memory.
 #pragma once
 
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -43,6 +44,9 @@ class TcpLink : public Link {
   std::string_view transport() const override { return "tcp"; }
   void open(Stream& stream) override;
   void close(Stream& stream) override;
+  bool begin_swap(const Swap& swap) override;
+  std::byte* finish_swap(const Swap& swap, int looks) override;
+  void open_begun(Stream& stream, const Swap& swap) override;
   void forget(std::uint32_t communicator) override;
   bool progress() override;
   void abort(const std::string& report) override;
@@ -65,6 +69,10 @@ class TcpLink : public Link {
   bool all_sent() const;
   void drain();
 
+  // Payloads up to this size are copied behind their header: that is cheaper than another entry for the kernel, it lets
+  // many small frames go out with one call, and the request is done at once.
+  static constexpr std::int64_t kPackBytes = 2048;
+
   // tcp_link_send.cc
   bool has_output() const { return out_head_ < out_.size() || frame_left_ > 0; }
   bool fill();
@@ -72,6 +80,7 @@ class TcpLink : public Link {
   bool write_some();
   bool sends_left() const;
   bool may_answer() const;
+  ssize_t offer(iovec* vectors, int count) const;
   bool write_once(bool* moved);
   bool may_speak(const TcpStream& s) const;
   bool peer_is_held_back() const;
@@ -84,6 +93,10 @@ class TcpLink : public Link {
     bytes_sent += bytes;
     frame_stream_->stream->bytes_sent += bytes;
   }
+
+  // tcp_link_swap.cc
+  bool is_idle() const;
+  bool swapped(const Swap& swap);
 
   // tcp_link_deliver.cc
   bool settle();

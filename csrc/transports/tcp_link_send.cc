@@ -13,9 +13,6 @@ namespace {
 
 using wire::FrameType;
 
-// Payloads up to this size are copied behind their header: that is cheaper than another entry for the kernel, it lets
-// many small frames go out with one call, and the request is done at once.
-constexpr std::int64_t kPackBytes = 2048;
 constexpr std::size_t kOutBytes = 32 << 10;         // packed before a call
 constexpr std::int64_t kMaxFrameShared = 64 << 10;  // when several streams have something to send
 // A frame shorter than this waits for more credit, unless it is the end of its message.
@@ -228,6 +225,19 @@ bool TcpLink::may_answer() const {
                      [this](const TcpStream* s) { return !s->stream->sends.empty() || credit_due(*s); });
 }
 
+// As send(2), but not interrupted.
+ssize_t TcpLink::offer(iovec* vectors, int count) const {
+  msghdr message{};
+  message.msg_iov = vectors;
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  ssize_t n;
+  do {
+    n = count == 1 ? ::send(fd_, vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                   : ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (n < 0 && errno == EINTR);
+  return n;
+}
+
 // One system call; true when the socket took everything that was offered.
 bool TcpLink::write_once(bool* moved) {
   iovec vectors[kVectors];
@@ -248,14 +258,7 @@ bool TcpLink::write_once(bool* moved) {
       cursor.advance(piece.bytes);
     }
   }
-  msghdr message{};
-  message.msg_iov = vectors;
-  message.msg_iovlen = static_cast<std::size_t>(count);
-  ssize_t n;
-  do {
-    n = count == 1 ? ::send(fd_, vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
-                   : ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = offer(vectors, count);
   if (n < 0) {
     blocked_ = errno == EAGAIN || errno == EWOULDBLOCK;
     if (!blocked_) {

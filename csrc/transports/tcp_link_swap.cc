@@ -1,0 +1,112 @@
+// The short way of the TCP link: one message each way on a link that has nothing else to do. On the wire it is a stream
+// like any other, so each rank takes this way or the usual one as it stands.
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/spin.h"
+#include "transports/tcp_link.h"
+
+namespace collectives {
+
+// No stream, nothing to be sent, told or read on.
+bool TcpLink::is_idle() const {
+  return !down_ && !bye_received_ && write_error_ == 0 && open_.empty() && unknown_ == 0 && !has_output() &&
+         reports_.empty() && events_.empty() && payload_left_ == 0;
+}
+
+bool TcpLink::begin_swap(const Swap& swap) {
+  const auto bytes = static_cast<std::size_t>(swap.bytes);
+  if (!is_idle() || wire::kHeaderBytes + bytes > sizeof(in_->bytes) ||
+      streams_started_ - peer_taken_ >= wire::kMaxUnknownStreams) {
+    return false;
+  }
+  wire::FrameHeader header;
+  header.first = true;
+  header.communicator = swap.key.communicator;
+  header.length = static_cast<std::uint32_t>(bytes);
+  header.sequence = swap.key.sequence;
+  header.signature = swap.signature;
+  header.streams_taken = streams_taken_;
+  alignas(64) std::byte frame[wire::kHeaderBytes + kPackBytes];
+  wire::encode(header, frame);
+  iovec vectors[2] = {{frame, wire::kHeaderBytes}, {const_cast<std::byte*>(swap.data), bytes}};
+  int count = 2;
+  if (swap.bytes <= kPackBytes) {
+    std::memcpy(frame + wire::kHeaderBytes, swap.data, bytes);
+    vectors[0].iov_len += bytes;
+    count = 1;
+  }
+  const ssize_t n = offer(vectors, count);
+  if (n <= 0) {
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      write_error_ = errno;  // the kernel tells it only once
+    }
+    return false;
+  }
+  taken_announced_ = streams_taken_;
+  ++streams_started_;
+  bytes_sent += swap.bytes;
+  const auto sent = static_cast<std::size_t>(n);
+  if (sent < wire::kHeaderBytes + bytes) {
+    out_.clear();
+    out_head_ = 0;
+    const std::size_t of_header = std::min(sent, wire::kHeaderBytes);
+    append_bytes(frame + of_header, wire::kHeaderBytes - of_header);
+    append_bytes(swap.data + (sent - of_header), bytes - (sent - of_header));
+  }
+  return true;
+}
+
+// Whether all that has come is the peer's part of the swap; then it counts as a stream that was opened and closed.
+bool TcpLink::swapped(const Swap& swap) {
+  wire::FrameHeader& h = frame_;
+  std::string error;
+  if (in_bytes_ != wire::kHeaderBytes + static_cast<std::size_t>(swap.bytes) || !wire::decode(in_->bytes, &h, &error) ||
+      h.type != wire::FrameType::kData || !h.first || h.communicator != swap.key.communicator ||
+      h.sequence != swap.key.sequence || h.length != swap.bytes || !(h.signature == swap.signature) ||
+      h.credit > static_cast<std::uint64_t>(swap.bytes) ||
+      h.streams_taken - peer_taken_ > streams_started_ - peer_taken_) {
+    return false;
+  }
+  peer_taken_ = h.streams_taken;
+  note_taken();
+  in_bytes_ = 0;
+  return true;
+}
+
+std::byte* TcpLink::finish_swap(const Swap& swap, int looks) {
+  opened_[window_of(swap.key)].mark(swap.key.sequence);
+  while (!has_output() && in_bytes_ < wire::kHeaderBytes + static_cast<std::size_t>(swap.bytes)) {
+    const ssize_t n = ::recv(fd_, in_->bytes + in_bytes_, sizeof(in_->bytes) - in_bytes_, MSG_DONTWAIT);
+    if (n > 0) {
+      in_bytes_ += static_cast<std::size_t>(n);
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (looks-- == 0) {
+        break;
+      }
+      relax();
+    } else if (n == 0) {
+      break;  // which read_some() finds again, after what has come before
+    } else if (errno != EINTR) {
+      write_error_ = errno;
+      break;
+    }
+  }
+  return swapped(swap) ? in_->bytes + wire::kHeaderBytes : nullptr;
+}
+
+void TcpLink::open_begun(Stream& stream, const Swap& swap) {
+  open(stream);
+  TcpStream& s = *open_.back();
+  s.started = true;
+  s.sent = swap.bytes;
+  ahead_ += swap.bytes;
+  stream.bytes_sent = swap.bytes;
+  parse();  // what has come since, the link does not look at again unless more comes
+}
+
+}  // namespace collectives
