@@ -102,10 +102,11 @@ class Link {
   // Registers a stream; bytes that arrived for it before are delivered to it.
   virtual void open(Stream& stream) = 0;
   virtual void close(Stream& stream) = 0;
-  // The short way of a swap, which needs no stream. begin_swap() sends the whole message, or returns false and has done
-  // nothing: then only streams will do. finish_swap() looks for the peer's up to `looks` + 1 times and returns where it
-  // lies, until the link is used again; or nullptr, when open_begun() must follow, which registers the stream on which
-  // the message has been sent: what the peer sends, or has sent, comes there.
+  // The short way of a swap, which needs no stream. begin_swap() begins to send the message, or returns false and has
+  // done nothing: then only streams will do. finish_swap() looks for the peer's up to `looks` + 1 times and returns
+  // where it lies, until the link is used again; the own one has left then. Or it returns nullptr, and open_begun()
+  // must follow, which registers the stream that the message belongs to: its only request is that for the message, of
+  // which the link knows what has left.
   virtual bool begin_swap(const Swap& /*swap*/) { return false; }
   virtual std::byte* finish_swap(const Swap& /*swap*/, int /*looks*/) { return nullptr; }
   virtual void open_begun(Stream& stream, const Swap& /*swap*/) { open(stream); }

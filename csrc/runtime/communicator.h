@@ -156,7 +156,8 @@ class Communicator {
   bool usable() const { return !closed_ && error_ == nullptr && heard_ == nullptr; }
   void heed_before_call();
   bool stopped(const Work& work);
-  // Nobody is known to have failed, and nobody can have told it by a link that has not been heard.
+  // Nobody is known to have failed, and nobody can have told it by a link that has not been heard: streams may have
+  // brought reports, but with a swap that went the short way none can have come.
   bool quiet(const Work& work) const {
     return error_ == nullptr && heard_ == nullptr && work.streams.empty() &&
            (domain_ == nullptr || domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0);

@@ -69,7 +69,7 @@ void Executor::begin(Work& work) {
   if (turns_ != nullptr) {
     turns_->publish_core();
   }
-  if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.swaps) {
+  if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.begins_with_swap) {
     take_memory(work);
   }
   if (plan.schedule.chooses) {
@@ -266,7 +266,7 @@ Executor::Look Executor::take_step(Work& work, const Step& step, int spins) {
 
 Progress Executor::run(Work& work, int spins) {
   const Schedule& schedule = work.plan->schedule;
-  if (work.plan->swaps && work.step == 0) [[unlikely]] {
+  if (work.plan->begins_with_swap && work.step == 0) [[unlikely]] {
     spins = swap(work, spins);
   }
   for (; work.step < work.end; ++work.step) {

@@ -31,7 +31,7 @@ class Executor {
   // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it, or, where
   // ranks take turns, after as many as make sense. Can be called again to go on.
   Progress run(Work& work, int spins);
-  // Releases what begin() took; for works that are done and for works that failed.
+  // Releases what begin() or run() took; for works that are done and for works that failed.
   void end(Work& work) {
     if (!work.streams.empty() || !work.scratch.empty()) {
       release(work);
@@ -73,7 +73,8 @@ class Executor {
   void signal(Work& work, const FlagPlace& flag);
   void signal_header(const Work& work);
   void wake_peers();
-  void open_stream(Work& work, int peer, const Swap* begun = nullptr);
+  Stream& add_stream(Work& work, int peer);
+  void open_stream(Work& work, int peer) { links_[peer]->open(add_stream(work, peer)); }
   int swap(Work& work, int spins);
   void release(Work& work);
   // Steps that touch data. Buffers of one span: a copy; where the operands of a reduction are, and the reduction.

@@ -37,8 +37,8 @@ void Executor::take_scratch(Work& work) {
   work.base_of(Region::kScratch) = reinterpret_cast<std::uintptr_t>(work.scratch.data());
 }
 
-// begun: what was sent before there was a stream.
-void Executor::open_stream(Work& work, int peer, const Swap* begun) {
+// One that the link is not told of yet.
+Stream& Executor::add_stream(Work& work, int peer) {
   if (spare_streams_.empty()) {
     spare_streams_.push_back(std::make_unique<Stream>());
   }
@@ -47,11 +47,7 @@ void Executor::open_stream(Work& work, int peer, const Swap* begun) {
   work.stream_peers.push_back(peer);
   stream.key = {communicator_, work.sequence};
   stream.signature = work.signature;
-  if (begun == nullptr) {
-    links_[peer]->open(stream);
-  } else {
-    links_[peer]->open_begun(stream, *begun);
-  }
+  return stream;
 }
 
 void Executor::release(Work& work) {

@@ -11,6 +11,9 @@ int Executor::swap(Work& work, int spins) {
   const Plan& plan = *work.plan;
   const Step& send = plan.schedule.steps[0];
   Link& link = *links_[send.peer];
+  if (work.record == 0) {
+    recorder_.posted(work, communicator_);
+  }
   const Swap swap{{communicator_, work.sequence},
                   work.signature,
                   work.operands[send.sources.begin].address(work.bases, 0),
@@ -19,13 +22,12 @@ int Executor::swap(Work& work, int spins) {
     take_memory(work);
     return spins;
   }
-  if (work.record == 0) {
-    recorder_.posted(work, communicator_);
-  }
   std::byte* const received = link.finish_swap(swap, spins);
   if (received == nullptr) {
     take_scratch(work);
-    open_stream(work, send.peer, &swap);
+    Stream& stream = add_stream(work, send.peer);
+    post(work, send);
+    link.open_begun(stream, swap);
     work.step = 1;
     return 0;
   }

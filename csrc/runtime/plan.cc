@@ -57,7 +57,7 @@ std::int64_t ahead_bytes(const Schedule& s) {
 constexpr std::int64_t kMostSwapped = 32 << 10;
 
 // Whether the schedule is Plan::kSwapSteps and then works on what has come, without further messages.
-bool swaps(const Schedule& s) {
+bool begins_with_swap(const Schedule& s) {
   constexpr StepKind kKinds[Plan::kSwapSteps] = {StepKind::kSend, StepKind::kReceive, StepKind::kAwait,
                                                  StepKind::kFlush};
   for (std::size_t i = 0; i < s.steps.size(); ++i) {
@@ -128,7 +128,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
       plan->signals_header = plan->signals_header || flag.flag == kHeaderFlag;
     }
   }
-  plan->swaps = domain == nullptr && swaps(schedule);
+  plan->begins_with_swap = domain == nullptr && begins_with_swap(schedule);
   plan->mapped_bytes = mapped_bytes(schedule);
   plan->streams = streams(problem, topology);
   plan->ahead_bytes = ahead_bytes(schedule);

@@ -25,7 +25,7 @@ struct Plan {
   ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
   ReduceFunction copy = nullptr;           // of bytes, of one source: a loop beside memcpy
   std::vector<int> peers;                  // with whom messages are exchanged
-  bool swaps = false;                      // begins with a short Swap, received into scratch memory
+  bool begins_with_swap = false;           // a short one (core/transport.h), received into scratch memory
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // the schedule publishes the header line by itself
   std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits

@@ -133,9 +133,10 @@ struct Work {
   std::int64_t iterations = 0;
 
   // Messages.
-  std::vector<std::unique_ptr<Stream>> streams;  // to plan->peers, in their order, and perhaps to others
-  std::vector<int> stream_peers;                 // the rank at the other end of each
-  std::deque<Span> flat;                         // what cursors over contiguous memory point to
+  std::vector<std::unique_ptr<Stream>>
+      streams;                    // to plan->peers, in their order, and perhaps to others; or none (Swap)
+  std::vector<int> stream_peers;  // the rank at the other end of each
+  std::deque<Span> flat;          // what cursors over contiguous memory point to
   std::deque<SendRequest> sends;
   std::deque<ReceiveRequest> receives;
 

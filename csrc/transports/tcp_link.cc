@@ -234,7 +234,7 @@ void TcpLink::ended(int error) {
     push_event(LinkEvent::Kind::kClosed, "closed by the peer");
     return;
   }
-  const int cause = error != 0 ? error : write_error_;
+  const int cause = error != 0 ? error : socket_error_;
   const char* what = is_silence(cause) ? "connection given up by the kernel, for its host does not answer any more"
                                        : "connection closed by the peer without a good-bye";
   fail(std::string(what) + " (errno " + std::to_string(cause) +
@@ -248,7 +248,7 @@ bool TcpLink::all_sent() const { return !has_output() && reports_.empty() && !se
 void TcpLink::shut_down() {
   const auto deadline = Clock::now() + kFlushTime;
   bool bye_queued = false;
-  while (!down_ && write_error_ == 0) {
+  while (!down_ && socket_error_ == 0) {
     const bool moved = progress();
     if (all_sent()) {
       if (bye_queued) {

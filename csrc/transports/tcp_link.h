@@ -96,7 +96,7 @@ class TcpLink : public Link {
 
   // tcp_link_swap.cc
   bool is_idle() const;
-  bool swapped(const Swap& swap);
+  bool take_swap(const Swap& swap);
 
   // tcp_link_deliver.cc
   bool settle();
@@ -115,6 +115,10 @@ class TcpLink : public Link {
   // Which streams count together: collectives of a communicator, or messages of one tag and direction.
   static StreamKey window_of(const StreamKey& key) { return {key.communicator, key.sequence >> kTagShift}; }
   void note_taken() { ++streams_taken_; }
+  // Not more of our streams than there are, and not fewer than before.
+  bool counts_our_streams(const wire::FrameHeader& h) const {
+    return h.streams_taken - peer_taken_ <= streams_started_ - peer_taken_;
+  }
   bool can_land(const TcpStream* s) const;
   std::size_t plan_landing(iovec* vectors, int* count);
   void land(std::size_t bytes);
@@ -123,8 +127,8 @@ class TcpLink : public Link {
   const int peer_;
   bool down_ = false;
   bool bye_received_ = false;
-  int write_error_ = 0;
-  int idle_ = 0;  // calls of progress() in a row that moved nothing
+  int socket_error_ = 0;  // of the first call that failed for good, where it is not reported yet
+  int idle_ = 0;          // calls of progress() in a row that moved nothing
   std::deque<LinkEvent> events_;
 
   using Streams = std::unordered_map<StreamKey, TcpStream, StreamKeyHash>;
@@ -147,11 +151,13 @@ class TcpLink : public Link {
   TcpStream* frame_stream_ = nullptr;
   SendRequest* frame_request_ = nullptr;
   std::int64_t frame_left_ = 0;
-  bool blocked_ = false;  // the socket did not take everything
+  bool blocked_ = false;        // the socket did not take everything
+  std::int64_t swap_left_ = 0;  // of a swap that has begun: bytes of its message to be sent behind out_
   std::size_t turn_ = 0;
   std::deque<std::string> reports_;  // to be sent
 
-  // Input: in_ holds in_bytes_, none or the beginning of a header, whenever the link waits for more.
+  // Input: in_ holds in_bytes_, none or the beginning of a header, whenever the link waits for more; after a
+  // finish_swap() in vain anything, until open_begun().
   template <std::size_t kBytes>
   struct alignas(64) Aligned {
     std::byte bytes[kBytes];

@@ -102,8 +102,8 @@ bool TcpLink::read_some() {
       continue;
     }
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      if (write_error_ != 0) {
-        ended(write_error_);
+      if (socket_error_ != 0) {
+        ended(socket_error_);
       }
       break;
     }
@@ -178,7 +178,7 @@ void TcpLink::on_header(const wire::FrameHeader& h) {
   if (bye_received_) {
     return fail("frame after the good-bye" + numbers(h));
   }
-  if (h.streams_taken - peer_taken_ > streams_started_ - peer_taken_) {
+  if (!counts_our_streams(h)) {
     return fail("the peer claims to have taken more streams than the " + std::to_string(streams_started_) + " begun" +
                 numbers(h));
   }

@@ -197,7 +197,7 @@ void TcpLink::finish_frame_from_copy() {
 
 bool TcpLink::write_some() {
   bool moved = false;
-  for (int round = 0; round < kRounds && write_error_ == 0; ++round) {
+  for (int round = 0; round < kRounds && socket_error_ == 0; ++round) {
     const bool fresh = !has_output();
     if (fresh) {
       if (!fill()) {
@@ -262,7 +262,7 @@ bool TcpLink::write_once(bool* moved) {
   if (n < 0) {
     blocked_ = errno == EAGAIN || errno == EWOULDBLOCK;
     if (!blocked_) {
-      write_error_ = errno;  // what the peer sent before is still read; read_some() reports the failure
+      socket_error_ = errno;  // what the peer sent before is still read; read_some() reports the failure
     }
     return false;
   }

@@ -38,6 +38,7 @@ struct End {
       return;
     }
     is_stream = true;
+    stream.sends.push_back(&send);
     link.open_begun(stream, swap);
     stream.receives.push_back(&receive);
   }
@@ -127,6 +128,75 @@ std::pair<int, int> narrow_pair() {
     CHECK(::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) == 0);
   }
   return fds;
+}
+
+// A frame of the stream of `end`, as its peer sends it.
+Bytes frame_to(const End& end, const Bytes& message) {
+  wire::FrameHeader header;
+  header.first = true;
+  header.communicator = end.swap.key.communicator;
+  header.sequence = end.swap.key.sequence;
+  header.length = static_cast<std::uint32_t>(message.size());
+  header.signature = end.swap.signature;
+  Bytes frame(wire::kHeaderBytes);
+  wire::encode(header, frame.data());
+  frame.insert(frame.end(), message.begin(), message.end());
+  return frame;
+}
+
+// On the wire it is a stream: the peer's counts as taken, and is told so by the next frame.
+void one_frame() {
+  const auto [fd, raw] = unix_pair();
+  auto link = make_tcp_link(fd, 1);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    End a(i + 1, 0, 8);
+    const End peer(i + 1, 1, 8);
+    CHECK(link->begin_swap(a.swap));
+    std::byte bytes[1000];
+    CHECK(::recv(raw, bytes, sizeof(bytes), MSG_DONTWAIT) == wire::kHeaderBytes + 8);
+    wire::FrameHeader header;
+    std::string error;
+    CHECK(wire::decode(bytes, &header, &error) && header.first && header.streams_taken == i);
+    CHECK(header.signature == a.swap.signature && header.sequence == i + 1 && header.length == 8);
+    CHECK(std::equal(a.out.begin(), a.out.end(), bytes + wire::kHeaderBytes));
+    const Bytes frame = frame_to(a, peer.out);
+    CHECK(::send(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
+    a.finish(*link, 0);
+    CHECK(a.is_done() && !a.is_stream && a.in == peer.out);
+  }
+  ::close(raw);
+}
+
+// A message that the socket does not take at once is not done before it has left, and is counted as it leaves.
+void in_part() {
+  const auto [fd, raw] = narrow_pair();
+  auto link = make_tcp_link(fd, 1);
+  constexpr std::size_t kBytes = 16384;
+  End a(1, 0, kBytes);
+  const End peer(1, 1, kBytes);
+  CHECK(link->begin_swap(a.swap));
+  a.finish(*link, 0);
+  const std::int64_t sent = link->bytes_sent;
+  CHECK(a.is_stream && sent < static_cast<std::int64_t>(kBytes) && a.stream.bytes_sent == sent && link->wants_write());
+  const Bytes frame = frame_to(a, peer.out);
+  Bytes got;
+  for (std::size_t at = 0; at < frame.size();) {
+    const ssize_t n = ::send(raw, frame.data() + at, frame.size() - at, MSG_DONTWAIT);
+    at += n > 0 ? static_cast<std::size_t>(n) : 0;
+    link->progress();
+  }
+  link->progress();
+  CHECK(a.receive.done && a.in == peer.out && !a.is_done());
+  while (got.size() < wire::kHeaderBytes + kBytes) {
+    std::byte bytes[4096];
+    const ssize_t n = ::recv(raw, bytes, sizeof(bytes), MSG_DONTWAIT);
+    got.insert(got.end(), bytes, bytes + std::max<ssize_t>(n, 0));
+    link->progress();
+  }
+  CHECK(a.is_done() && Bytes(got.begin() + wire::kHeaderBytes, got.end()) == a.out);
+  CHECK(link->bytes_sent == static_cast<std::int64_t>(kBytes) && a.stream.bytes_sent == link->bytes_sent);
+  a.close(*link);
+  ::close(raw);
 }
 
 // A link that has anything else to do does not swap.
@@ -251,7 +321,6 @@ void malformed() {
 // The peer ends before, within or behind its message, or says why.
 void endings() {
   for (const std::size_t part : {std::size_t{0}, wire::kHeaderBytes + 50, wire::kHeaderBytes + 100}) {
-    Ends e(unix_pair());
     const auto [fd, raw] = unix_pair();
     auto link = make_tcp_link(fd, 1);
     End a(1, 0, 100), b(1, 1, 100);
@@ -286,6 +355,38 @@ void endings() {
   e.a->progress();
   CHECK(e.a->event().kind == Kind::kFailed);
   a.close(*e.a);
+}
+
+// A connection that was reset, which the swap is the first to hear. The message that came before may be all that is
+// needed.
+void resets() {
+  for (const std::size_t bytes : {8, 4096}) {
+    for (const bool has_message : {false, true}) {
+      const auto [fd, raw] = tcp_pair();
+      auto link = make_tcp_link(fd, 1);
+      End a(1, 0, bytes);
+      const End peer(1, 1, bytes);
+      link->abort("not read");  // so that the other side's kernel answers its end with a reset
+      if (has_message) {
+        const Bytes frame = frame_to(a, peer.out);
+        CHECK(::send(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
+      }
+      pollfd unread{raw, POLLIN, 0};
+      CHECK(::poll(&unread, 1, 10000) == 1);
+      ::close(raw);
+      a.begin(*link, 10);
+      LinkEvent event;
+      for (int i = 0; i < 10 && event.kind == Kind::kNone; ++i) {
+        link->progress();
+        event = link->event();
+      }
+      CHECK(event.kind == Kind::kFailed && event.ended && event.text.find("errno 104") != std::string::npos, "%s",
+            event.text.c_str());
+      CHECK(a.receive.done == has_message && a.is_done() == (has_message && bytes == 8), "%zu bytes", bytes);
+      CHECK(a.in == (has_message ? peer.out : Bytes(bytes)));
+      a.close(*link);
+    }
+  }
 }
 
 // Both ends take whichever way they find, at their own pace.
@@ -339,11 +440,14 @@ int main(int argc, char** argv) {
   against_streams(unix_pair);
   against_streams(tcp_pair);
   against_streams(narrow_pair);
+  one_frame();
+  in_part();
   only_when_idle();
   with_more_behind();
   with_another_call();
   malformed();
   endings();
+  resets();
   for (std::uint64_t s = seed; s < seed + 4; ++s) {
     in_turn("calls in turn", s, 5000, false);
     in_turn("calls in turn, a few bytes at a time", s, 50, true);
