@@ -69,6 +69,7 @@ void Executor::begin(Work& work) {
   if (turns_ != nullptr) {
     turns_->publish_core();
   }
+  // Asked here, since a call over mapped memory, which needs none, would pay for the way there.
   if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.begins_with_swap) {
     take_memory(work);
   }

@@ -52,16 +52,6 @@ struct Ends {
   }
 };
 
-// Socket buffers that hold much less than a frame.
-std::pair<int, int> narrow_pair() {
-  const auto fds = unix_pair();
-  const int bytes = 2048;
-  for (const int fd : {fds.first, fds.second}) {
-    CHECK(::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) == 0);
-  }
-  return fds;
-}
-
 void expect_quiet(Ends& e) {
   CHECK(e.a->event().kind == Kind::kNone && e.b->event().kind == Kind::kNone);
   CHECK(e.a->descriptor() >= 0 && e.b->descriptor() >= 0);

@@ -121,18 +121,8 @@ void against_streams(const std::function<std::pair<int, int>()>& make) {
   }
 }
 
-std::pair<int, int> narrow_pair() {
-  const auto fds = unix_pair();
-  const int bytes = 2048;
-  for (const int fd : {fds.first, fds.second}) {
-    CHECK(::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) == 0);
-  }
-  return fds;
-}
-
-// A frame of the stream of `end`, as its peer sends it.
-Bytes frame_to(const End& end, const Bytes& message) {
-  wire::FrameHeader header;
+// A frame of the stream of `end`, as its peer sends it. header: what else it says.
+Bytes frame_to(const End& end, const Bytes& message, wire::FrameHeader header = {}) {
   header.first = true;
   header.communicator = end.swap.key.communicator;
   header.sequence = end.swap.key.sequence;
@@ -296,17 +286,11 @@ void malformed() {
     auto link = make_tcp_link(fd, 1);
     End a(1, 0, 8);
     wire::FrameHeader header;
-    header.first = true;
-    header.communicator = 1;
-    header.sequence = 1;
-    header.length = 8;
-    header.signature = a.swap.signature;
     header.credit = c == 0 ? 9 : 0;
     header.streams_taken = c == 1 ? 2 : 0;
-    std::byte bytes[wire::kHeaderBytes + 8] = {};
-    wire::encode(header, bytes);
-    bytes[0] = c == 2 ? std::byte{0} : bytes[0];
-    CHECK(::send(raw, bytes, sizeof(bytes), 0) == sizeof(bytes));
+    Bytes frame = frame_to(a, Bytes(8), header);
+    frame[0] = c == 2 ? std::byte{0} : frame[0];
+    CHECK(::send(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
     CHECK(link->begin_swap(a.swap));
     a.finish(*link, 10);
     const LinkEvent event = link->event();
@@ -357,16 +341,21 @@ void endings() {
   a.close(*e.a);
 }
 
-// A connection that was reset, which the swap is the first to hear. The message that came before may be all that is
-// needed.
-void resets() {
+// A connection that was reset, which the swap is the first to hear: when it looks, or when it sends. The message that
+// came before may be all that is needed.
+void resets(bool sends_before) {
   for (const std::size_t bytes : {8, 4096}) {
     for (const bool has_message : {false, true}) {
       const auto [fd, raw] = tcp_pair();
       auto link = make_tcp_link(fd, 1);
       End a(1, 0, bytes);
       const End peer(1, 1, bytes);
-      link->abort("not read");  // so that the other side's kernel answers its end with a reset
+      // What the other side does not read makes its kernel answer its end with a reset.
+      if (sends_before) {
+        CHECK(link->begin_swap(a.swap));
+      } else {
+        link->abort("not read");
+      }
       if (has_message) {
         const Bytes frame = frame_to(a, peer.out);
         CHECK(::send(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
@@ -374,7 +363,11 @@ void resets() {
       pollfd unread{raw, POLLIN, 0};
       CHECK(::poll(&unread, 1, 10000) == 1);
       ::close(raw);
-      a.begin(*link, 10);
+      if (sends_before) {
+        a.finish(*link, 10);
+      } else {
+        a.begin(*link, 10);
+      }
       LinkEvent event;
       for (int i = 0; i < 10 && event.kind == Kind::kNone; ++i) {
         link->progress();
@@ -382,7 +375,8 @@ void resets() {
       }
       CHECK(event.kind == Kind::kFailed && event.ended && event.text.find("errno 104") != std::string::npos, "%s",
             event.text.c_str());
-      CHECK(a.receive.done == has_message && a.is_done() == (has_message && bytes == 8), "%zu bytes", bytes);
+      CHECK(a.receive.done == has_message && a.is_done() == (has_message && (sends_before || bytes == 8)), "%zu bytes",
+            bytes);
       CHECK(a.in == (has_message ? peer.out : Bytes(bytes)));
       a.close(*link);
     }
@@ -447,7 +441,8 @@ int main(int argc, char** argv) {
   with_another_call();
   malformed();
   endings();
-  resets();
+  resets(false);
+  resets(true);
   for (std::uint64_t s = seed; s < seed + 4; ++s) {
     in_turn("calls in turn", s, 5000, false);
     in_turn("calls in turn, a few bytes at a time", s, 50, true);

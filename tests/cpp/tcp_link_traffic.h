@@ -65,6 +65,16 @@ inline std::pair<int, int> unix_pair() {
   return {fds[0], fds[1]};
 }
 
+// Socket buffers that hold much less than a frame.
+inline std::pair<int, int> narrow_pair() {
+  const auto fds = unix_pair();
+  const int bytes = 2048;
+  for (const int fd : {fds.first, fds.second}) {
+    CHECK(::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) == 0);
+  }
+  return fds;
+}
+
 inline std::pair<int, int> tcp_pair() {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
