@@ -51,10 +51,14 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
 }
 
 // Readers wait for the first chunk, and the root is done before they have read the last one. So short buffers go by
-// small chunks; each costs a meeting, which shorter ones than the least do not repay.
+// small chunks; each costs a meeting, which shorter ones than the least do not repay. Of a few lengths, for where they
+// change the slots lie otherwise.
 std::int64_t stage_bytes(const Problem& problem, const Limits& limits) {
-  const std::int64_t lines = (problem.bytes() / kStages + kLine - 1) / kLine;
-  return std::clamp(lines * kLine, std::min(kLeastStage, limits.stage_bytes()), limits.stage_bytes());
+  std::int64_t bytes = kLeastStage;
+  while (2 * bytes * kStages <= problem.bytes()) {
+    bytes *= 2;
+  }
+  return std::min(bytes, limits.stage_bytes());
 }
 
 Schedule build_private(const Problem& problem, const Topology& topology, const Limits& limits) {
@@ -65,6 +69,9 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   const std::int64_t chunk_bytes = stage_bytes(problem, limits) / problem.element() * problem.element();
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   ScheduleBuilder b;
+  if (chunks > 1) {
+    b.pack_slots((chunk_bytes + kLine - 1) / kLine * kLine);
+  }
   const auto place = [&](const Chunk& c) { return inlined ? inline_payload(root) : box(root, c.index, 0); };
   const int slots = limits.slots;
   b.for_chunks(

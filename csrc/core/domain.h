@@ -153,8 +153,10 @@ class Domain {
   FlagLine& flag(int rank, int id, std::uint64_t index) const {
     return reinterpret_cast<FlagLine*>(bases_[rank] + layout_.flags)[id * limits_.slots + slot(index)];
   }
-  std::byte* box(int rank, std::uint64_t index) const {
-    return bases_[rank] + layout_.box + slot(index) * layout_.slot_stride;
+  // pitch: Schedule::slot_pitch.
+  std::byte* box(int rank, std::uint64_t index, std::int64_t pitch = 0) const {
+    return bases_[rank] + layout_.box +
+           slot(index) * (pitch > 0 ? static_cast<std::size_t>(pitch) : layout_.slot_stride);
   }
   // The header line and the payload of a cell of the fifo from one rank to another.
   FifoCell& cell(int from, int to, std::uint64_t index, Channel channel = Channel::kCollective) const {

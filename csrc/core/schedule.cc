@@ -230,6 +230,12 @@ ScheduleBuilder& ScheduleBuilder::for_chunks_in_stages(std::int64_t bytes, std::
   return *this;
 }
 
+ScheduleBuilder& ScheduleBuilder::pack_slots(std::int64_t bytes) {
+  assert(bytes > 0 && bytes % kLine == 0);
+  schedule_.slot_pitch = bytes;
+  return *this;
+}
+
 std::int64_t ScheduleBuilder::scratch(std::int64_t bytes) {
   const std::int64_t offset = round_up(schedule_.scratch_bytes, kLine);
   schedule_.scratch_bytes = offset + bytes;

@@ -100,6 +100,8 @@ struct Schedule {
   std::vector<FlagRef> flags;
   std::int64_t chunks = 0;  // how far this collective moves the slot base of the communicator
   std::int64_t scratch_bytes = 0;
+  // Bytes from one slot to the next, 0: as they are laid out. The same on all ranks. See ScheduleBuilder::pack_slots().
+  std::int64_t slot_pitch = 0;
   bool uses_links = false;  // has message steps
   bool chooses = false;     // has kChoose
 
@@ -178,6 +180,11 @@ class ScheduleBuilder {
     std::function<void(const Chunk&)> work;
   };
   ScheduleBuilder& for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes, const std::vector<Stage>& stages);
+
+  // The slots lie side by side, so many bytes (whole cache lines) each, of which chunks use no more. What streams from
+  // one chunk into the next goes on where it would have to begin again; but a collective whose slots lie otherwise than
+  // those before begins only when these are complete everywhere. A schedule that takes this one in (over) ignores it.
+  ScheduleBuilder& pack_slots(std::int64_t bytes);
 
   // Reserves private memory and returns its offset.
   std::int64_t scratch(std::int64_t bytes);

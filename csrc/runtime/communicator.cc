@@ -62,6 +62,9 @@ Communicator::~Communicator() {
 
 void Communicator::start(Work& work) {
   begins_[work.sequence % kHeaderLines] = work.base;
+  if (work.plan->schedule.chunks > 0) {
+    slot_pitch_ = work.plan->schedule.slot_pitch;
+  }
   work.state.store(WorkState::kActive, std::memory_order_relaxed);
   if (work.record != 0) {
     engine_->recorder().started(work);
@@ -171,13 +174,16 @@ void Communicator::finish_run(std::shared_ptr<Work> work) {
 }
 
 // Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header
-// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots. How many collectives
-// every mapped rank must have completed before.
+// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots, or to any chunk where
+// slots lay otherwise before. How many collectives every mapped rank must have completed before.
 std::uint64_t Communicator::needed_before(const Work& work) const {
   const std::uint64_t by_headers = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
   const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
   const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
   const std::uint64_t reach = work.base + std::min(chunks, slots);
+  if (chunks > 0 && work.plan->schedule.slot_pitch != slot_pitch_) {
+    return work.sequence;
+  }
   if (chunks == 0 || reach <= slots) {
     return by_headers;
   }

@@ -195,6 +195,7 @@ class Communicator {
   std::uint64_t next_sequence_ = 0;
   std::uint64_t next_chunk_ = 0;
   std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
+  std::int64_t slot_pitch_ = 0;              // of the latest collective that has started and uses slots
   std::uint64_t kept_ = 0;                   // slots of collectives below this one have been, or may be, written again
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links

@@ -12,14 +12,14 @@ const Domain& checked(const Domain* domain) {
   return *domain;
 }
 
-std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::uint64_t slot) {
+std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::uint64_t slot, std::int64_t pitch) {
   switch (operand.region) {
     case Region::kInput:
     case Region::kOutput:
     case Region::kScratch:
       return 0;
     case Region::kBox:
-      return reinterpret_cast<std::uintptr_t>(checked(domain).box(operand.member, slot + operand.chunk));
+      return reinterpret_cast<std::uintptr_t>(checked(domain).box(operand.member, slot + operand.chunk, pitch));
     case Region::kInline:
       return reinterpret_cast<std::uintptr_t>(checked(domain).header(operand.member, 0).payload);
     case Region::kPeerInput:
@@ -44,8 +44,9 @@ Places::Places(const Schedule& schedule, const Domain* domain)
   flags_.reserve((slot_mask_ + 1) * flags_per_row_);
   for (std::uint64_t slot = 0; slot <= slot_mask_; ++slot) {
     for (const Operand& operand : schedule.operands) {
-      operands_.push_back({start_of(operand, domain, slot) + static_cast<std::uintptr_t>(operand.offset),
-                           operand.stride, operand.region, operand.take});
+      operands_.push_back(
+          {start_of(operand, domain, slot, schedule.slot_pitch) + static_cast<std::uintptr_t>(operand.offset),
+           operand.stride, operand.region, operand.take});
     }
     for (const FlagRef& flag : schedule.flags) {
       flags_.push_back({reinterpret_cast<std::uintptr_t>(&word_of(flag, checked(domain), slot)), flag.chunk,

@@ -173,7 +173,7 @@ class Checker {
         break;
       case Region::kBox:
         check_chunk(operand.chunk, iterations);
-        bytes = limits_.slot_bytes;
+        bytes = schedule_.slot_pitch > 0 ? std::min(schedule_.slot_pitch, limits_.slot_bytes) : limits_.slot_bytes;
         break;
       case Region::kInline:
         require(!schedule_.chooses, "uses the payload of a header line, which has the offer of its rank");
@@ -272,6 +272,10 @@ void check_agreement(const std::vector<Schedule>& schedules, const Topology& top
       if (schedule.chunks != schedules[static_cast<std::size_t>(ranks[0])].chunks) {
         throw Violation{"ranks " + std::to_string(ranks[0]) + " and " + std::to_string(r) +
                         " of one host have different numbers of chunks"};
+      }
+      if (schedule.slot_pitch != schedules[static_cast<std::size_t>(ranks[0])].slot_pitch) {
+        throw Violation{"ranks " + std::to_string(ranks[0]) + " and " + std::to_string(r) +
+                        " of one host have slots of different lengths"};
       }
       if (schedule.chooses != schedules[static_cast<std::size_t>(ranks[0])].chooses) {
         throw Violation{"of ranks " + std::to_string(ranks[0]) + " and " + std::to_string(r) +
