@@ -22,7 +22,10 @@ bool of_caller(Region region) { return region == Region::kInput || region == Reg
 // to: where the destination is.
 inline void copy_bytes(const Plan& plan, Region to, std::byte* destination, std::byte* source, std::int64_t bytes,
                        bool take) {
-  if (plan.streams && to == Region::kOutput && destination != source) {
+  if (destination == source) {
+    return;  // a call in place
+  }
+  if (plan.streams && to == Region::kOutput) {
     copy_streaming(destination, source, bytes, take);
   } else if (take) {
     copy_taking(destination, source, bytes);
@@ -32,7 +35,7 @@ inline void copy_bytes(const Plan& plan, Region to, std::byte* destination, std:
     void* const first = destination;
     const void* const only = source;
     plan.copy(&first, 1, &only, 1, static_cast<std::size_t>(bytes), 1);
-  } else if (destination != source) {
+  } else {
     std::memcpy(destination, source, bytes);
   }
 }
