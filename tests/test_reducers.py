@@ -78,6 +78,18 @@ class TestEveryPath:
                 for o in out:
                     assert_same(o, expected)
 
+    @pytest.mark.parametrize("n", range(2, 10))
+    def test_every_source_is_a_destination(self, isa: str, dtype: str, op: str, n: int) -> None:
+        """As ranks have them that reduce one part of an array for all: the own result first, then the others' boxes."""
+        for count in (1, 13, 129, 1541):
+            sources = [samples(dtype, count, k, op) for k in range(n)]
+            expected = model(dtype, op, sources, n)
+            own = n // 2
+            out = [sources[own], *sources[:own], *sources[own + 1 :]]
+            run(isa, dtype, op, sources, out, count, divisor=n)
+            for o in out:
+                assert_same(o, expected)
+
     def test_writes_only_its_elements(self, isa: str, dtype: str, op: str) -> None:
         for n in (1, 2, 9):
             for count in COUNTS:

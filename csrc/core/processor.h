@@ -6,6 +6,9 @@ namespace collectives {
 struct Processor {
   bool takes_lines = false;      // lines that are read are written back whatever is done with them, see core/take.h
   bool fills_by_string = false;  // a box is filled by a string instruction from 1 KiB on
+  // Results of an all-reduce that take the place of its input, which has just been read, are written past the caches,
+  // too, where they are too large for these.
+  bool streams_in_place = true;
   // Who has just published waits a moment before it looks whether others have. As measured (docs/performance.md); the
   // likely reason is that an early look gets into the way of a core that is about to write the line.
   bool looks_late = false;

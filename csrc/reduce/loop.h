@@ -53,7 +53,7 @@ struct Loop {
       for (int u = 0; u < kUnroll; ++u) results[u] = value<kBytes>(sources, i + u * kLanes);
 #pragma GCC unroll 8
       for (int u = 0; u < kUnroll; ++u) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
         for (int d = 0; d < kDestinations; ++d) {
           Out::template store<kBytes>(destinations[d] + i + u * kLanes, results[u]);
         }
@@ -78,7 +78,7 @@ struct Loop {
       }
     }
     const auto result = value<kLeastBytes>(from, 0);
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int d = 0; d < kDestinations; ++d) {
       if constexpr (Out::kPadded) {
         Out::template store<kLeastBytes>(destinations[d] + i, result);
@@ -97,7 +97,7 @@ template <class In, class Out, class Operation, bool kFinish, int kSources, int 
 __attribute__((noinline)) void fixed(void* const* destinations, const void* const* sources, std::size_t to,
                                      std::size_t from, std::size_t count, double operand) {
   Loop<In, Out, Operation, kFinish, kSources, kDestinations> loop;
-#pragma GCC unroll 2
+#pragma GCC unroll 8
   for (int d = 0; d < kDestinations; ++d) {
     loop.destinations[d] = static_cast<typename Out::Stored*>(destinations[d]) + to;
   }

@@ -110,7 +110,28 @@ __attribute__((noinline)) void copy_bytes(void* const* destinations, int destina
   }
 }
 
-// More than two destinations: reduce a block to the first, then copy it on. A further destination may be a source too:
+// As many destinations as sources, 3 to kFixedSources: what ranks have that reduce one part of an array for all.
+template <class E, class O, bool kDivide>
+COLLECTIVES_INLINE void to_all(void* const* destinations, const void* const* sources, int n, std::size_t count,
+                               double divisor) {
+  static_assert(kFixedSources == 8);
+  switch (n) {
+    case 3:
+      return fixed<E, E, O, kDivide, 3, 3>(destinations, sources, 0, 0, count, divisor);
+    case 4:
+      return fixed<E, E, O, kDivide, 4, 4>(destinations, sources, 0, 0, count, divisor);
+    case 5:
+      return fixed<E, E, O, kDivide, 5, 5>(destinations, sources, 0, 0, count, divisor);
+    case 6:
+      return fixed<E, E, O, kDivide, 6, 6>(destinations, sources, 0, 0, count, divisor);
+    case 7:
+      return fixed<E, E, O, kDivide, 7, 7>(destinations, sources, 0, 0, count, divisor);
+    default:
+      return fixed<E, E, O, kDivide, 8, 8>(destinations, sources, 0, 0, count, divisor);
+  }
+}
+
+// Other numbers above two: reduce a block to the first, then copy it on. A further destination may be a source too:
 // the block has been read by then.
 template <class Element, class Operation, bool kDivide>
 __attribute__((noinline)) void spread(void* const* destinations, int destination_count, const void* const* sources,
@@ -137,6 +158,9 @@ __attribute__((noinline)) void reduce(void* const* destinations, int destination
   }
   if (destination_count == 2) {
     return range<Element, Operation, kDivide, 2>(destinations, sources, source_count, 0, count, divisor);
+  }
+  if (destination_count == source_count && source_count <= kFixedSources) {
+    return to_all<Element, Operation, kDivide>(destinations, sources, source_count, count, divisor);
   }
   spread<Element, Operation, kDivide>(destinations, destination_count, sources, source_count, count, divisor);
 }

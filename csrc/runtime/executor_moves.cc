@@ -19,13 +19,19 @@ constexpr std::int64_t kMostByString = 4 << 10;
 
 bool of_caller(Region region) { return region == Region::kInput || region == Region::kOutput; }
 
+// Whether what is copied into the output is written past the caches.
+inline bool streams(Work& work) {
+  const Plan& plan = *work.plan;
+  return plan.streams && (plan.streams_in_place || work.base_of(Region::kInput) != work.base_of(Region::kOutput));
+}
+
 // to: where the destination is.
-inline void copy_bytes(const Plan& plan, Region to, std::byte* destination, std::byte* source, std::int64_t bytes,
-                       bool take) {
+inline void copy_bytes(const Plan& plan, bool streams, Region to, std::byte* destination, std::byte* source,
+                       std::int64_t bytes, bool take) {
   if (destination == source) {
     return;  // a call in place
   }
-  if (plan.streams && to == Region::kOutput) {
+  if (streams && to == Region::kOutput) {
     copy_streaming(destination, source, bytes, take);
   } else if (take) {
     copy_taking(destination, source, bytes);
@@ -66,8 +72,9 @@ void Executor::copy(Work& work, const Step& step) {
   const OperandPlace* const end = to + step.destinations.count;
   std::byte* const source = from.address(work.bases, work.iteration);
   const bool take = from.take && work.plan->takes_copied;
+  const bool past_caches = streams(work);
   for (; to != end; ++to) {
-    copy_bytes(*work.plan, to->region, to->address(work.bases, work.iteration), source, step.length, take);
+    copy_bytes(*work.plan, past_caches, to->region, to->address(work.bases, work.iteration), source, step.length, take);
   }
 }
 
@@ -125,7 +132,7 @@ void Executor::move_spans(Work& work, const Step& step) {
       reduce_bytes(work, step, bytes);
     } else {
       for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
-        copy_bytes(*work.plan, place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
+        copy_bytes(*work.plan, streams(work), place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
                    static_cast<std::byte*>(work.sources[0]), bytes, place(0).take && work.plan->takes_copied);
       }
     }

@@ -131,6 +131,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->begins_with_swap = domain == nullptr && begins_with_swap(schedule);
   plan->mapped_bytes = mapped_bytes(schedule);
   plan->streams = streams(problem, topology);
+  plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
   plan->looks_late = processor().looks_late && problem.bytes() <= kShort && !topology.crowded;
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already

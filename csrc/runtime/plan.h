@@ -30,12 +30,13 @@ struct Plan {
   bool signals_header = false;             // the schedule publishes the header line by itself
   std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits
   std::size_t max_operands = 0;
-  bool streams = false;        // what is copied into the output is written past the caches
-  bool takes_copied = false;   // where a source of a copy is marked Operand::take, its lines are taken
-  bool takes_reduced = false;  // the same of reductions
-  bool looks_late = false;     // see Processor; pays where a call is short
-  bool by_string = false;      // boxes are filled by a string instruction where memcpy would use none
-  int element_shift = 0;       // log2 of the size of an element
+  bool streams = false;           // what is copied into the output is written past the caches
+  bool streams_in_place = false;  // also where the output is the input
+  bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
+  bool takes_reduced = false;     // the same of reductions
+  bool looks_late = false;        // see Processor; pays where a call is short
+  bool by_string = false;         // boxes are filled by a string instruction where memcpy would use none
+  int element_shift = 0;          // log2 of the size of an element
 };
 
 // domain: nullptr where no rank is mapped.
