@@ -29,6 +29,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 # The peer that is no library: it times primitives, which have no results, and limit.py makes limits of them.
 LIMIT = "memcpy"
+# And those with which nobody competes.
+NO_LIBRARIES = (LIMIT, "bare")
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 

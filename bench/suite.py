@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import limit
-from cases import LIMIT, PARTS, format_size
+from cases import LIMIT, NO_LIBRARIES, PARTS, format_size
 from table import Row, grid, number, pair
 
 K, M = 1 << 10, 1 << 20
@@ -132,12 +132,12 @@ def doubts_as_text(rows: list[Row]) -> str:
     near = [row for row in section if row["level"] == "c" and row["placement"] == "near"]
     for nbytes, known in _KNOWN.items():
         here = [row for row in near if row["bytes"] == nbytes]
-        theirs = [row["time_us"] for row in here if row["peer"] not in (None, LIMIT)]
+        theirs = [row["time_us"] for row in here if row["peer"] not in (None, *NO_LIBRARIES)]
         primitives = [row for row in section if row["against"] == LIMIT]
         ours = next((row for row in here if row["peer"] is None and row["against"] == LIMIT), None)
         floor = limit.of_row(ours, primitives) if ours else None
         if theirs and floor and min(theirs) / floor > _SLOWER * known:
-            seen = {row["peer"] for row in here}
+            seen = {row["peer"] for row in here} | {*NO_LIBRARIES}
             unseen = {row["peer"] for row in section if row["level"] == "c" and row["bytes"] == nbytes} - seen
             lines.append(
                 f"not to be used: the best peer took {min(theirs) / floor:.1f} times the limit at "
@@ -179,10 +179,9 @@ def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
         if aim.over == "one tensor":
             results = [_of_lists([row for row in here if row["placement"] == placement], nbytes, placement)]
         else:
-            names = dict.fromkeys(row["against"] for row in here if row["against"])
-            results = [
-                _against(here, str(n), nbytes, placement) for n in names if (n == LIMIT) == (aim.over == "limit")
-            ]
+            names = dict.fromkeys(str(row["against"]) for row in here if row["against"])
+            wanted = [n for n in names if (n == LIMIT if aim.over == "limit" else n not in NO_LIBRARIES)]
+            results = [_against(here, name, nbytes, placement) for name in wanted]
         found = [result for result in results if result is not None]
         if found and min(result.ratio for result in found) < _NO_COMPETITOR:
             yield min(found, key=lambda result: result.ratio)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import limit
 import suite
-from cases import LIMIT, format_size
+from cases import LIMIT, NO_LIBRARIES, format_size
 from table import Row, number, pair
 
 PANELS = (
@@ -31,6 +31,7 @@ PANELS = (
     ("broadcast", "c", "near"),
     ("broadcast", "c", "far"),
 )
+_DASHES = {"limit": ":", "bare": "--"}  # of what is no library
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 _MARKERS = "osD^vPX*"
 _NO_LIMIT = 1.1  # times ours: noise explains less
@@ -60,26 +61,27 @@ def aims_as_markdown(runs: list[list[Row]]) -> str:
 
     A run sees each peer only where the cores happened to be. So an aim is judged by the size, the placement and the
     peer where the median of the runs is lowest; peers that no run has seen at some size of the range are named. Of aims
-    that were missed the table says what would be reached there by a library that takes no longer than the limit.
+    that were missed the table says what would be reached there by a library that takes no longer than the limit, and by
+    one that takes no longer than a bare loop.
     """
     lines = [
-        "| | level | cores | sizes | over | aim | reached, by run | | at the limit |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| | level | cores | sizes | over | aim | reached, by run | | at the limit | as a bare loop |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for aim in suite.AIMS:
         least = [suite.least(rows, aim) for rows in runs]
         sizes = format_size(aim.first) + (f" to {format_size(aim.last)}" if aim.last != aim.first else "")
         reached = ", ".join(f"{result.ratio:.2f}" if result else "-" for result in least)
         judged = _judged(runs, aim, least)
-        marks, most = [] if judged else ["not seen"], ""
+        marks, most = [] if judged else ["not seen"], ("", "")
         if judged and judged.ratio < aim.floor:
             where = format_size(judged.nbytes) + ("" if aim.placement else f" {judged.placement}")
             marks.append(f"**missed** ({where}, {judged.who}: {judged.ratio:.3f})")
-            most = _at_the_limit(runs, aim, judged)
+            most = (_at_best(runs, aim, judged, "limit"), _at_best(runs, aim, judged, "bare"))
         if judged and (unseen := _not_seen(runs, aim)):
             marks.append(f"without {', '.join(unseen)}")
         what = (suite.SECTIONS[aim.section].title, aim.level, aim.placement or "any", sizes, aim.over)
-        lines.append(f"| {' | '.join(what)} | {aim.floor:.2f} | {reached} | {'; '.join(marks)} | {most} |")
+        lines.append(f"| {' | '.join(what)} | {aim.floor:.2f} | {reached} | {'; '.join(marks)} | {' | '.join(most)} |")
     return "\n".join(lines)
 
 
@@ -101,7 +103,7 @@ def _judged(runs: list[list[Row]], aim: suite.Aim, least: list[suite.Result | No
         Judged(statistics.median(ratios), nbytes, placement, who)
         for (nbytes, placement), (_, peers) in _collect(runs, suite.SECTIONS[aim.section], aim.level).items()
         for who, ratios in peers.items()
-        if (who == "limit") == (aim.over == "limit")
+        if (who == "limit" if aim.over == "limit" else who not in ("limit", *NO_LIBRARIES))
         if aim.first <= nbytes <= aim.last and aim.placement in (None, placement)
     ]
     return min(medians, default=None)
@@ -116,7 +118,7 @@ def _not_seen(runs: list[list[Row]], aim: suite.Aim) -> list[str]:
         (name, nbytes, placement)
         for rows in runs
         for nbytes, placement, name, _, _ in _pairs(section.rows(rows), aim.level)
-        if name != LIMIT and aim.first <= nbytes <= aim.last
+        if name not in NO_LIBRARIES and aim.first <= nbytes <= aim.last
     }
     found = []
     for where in [aim.placement] if aim.placement else sorted({placement for _, _, placement in seen}):
@@ -125,19 +127,20 @@ def _not_seen(runs: list[list[Row]], aim: suite.Aim) -> list[str]:
     return found
 
 
-def _at_the_limit(runs: list[list[Row]], aim: suite.Aim, judged: Judged) -> str:
-    """The ratio if ours took as long as the limit, by the medians of the runs.
+def _at_best(runs: list[list[Row]], aim: suite.Aim, judged: Judged, what: str) -> str:
+    """The ratio if ours took as long as the "limit", or as "bare" loops, by the medians of the runs.
 
-    Nothing where no limit was measured, or one that is none, since ours took clearly less.
+    Nothing where none was measured, or one that is none, since ours took clearly less.
     """
     if aim.over != "best peer":
         return ""
     found = _collect(runs, suite.SECTIONS[aim.section], aim.level)
-    ratios = found[judged.nbytes, judged.placement][1].get("limit")
+    ratios = found[judged.nbytes, judged.placement][1].get(what)
     part = statistics.median(ratios) if ratios else _NO_LIMIT
     if part >= 1:
         return "ours is there" if part < _NO_LIMIT else ""
-    return f"{judged.ratio / part:.2f}" + (" (impossible)" if judged.ratio / part < aim.floor else "")
+    less = " (impossible)" if what == "limit" else " (less than aimed at)"
+    return f"{judged.ratio / part:.2f}" + (less if judged.ratio / part < aim.floor else "")
 
 
 def section_as_markdown(runs: list[list[Row]], section: suite.Section, level: str) -> str:
@@ -204,10 +207,10 @@ def draw(runs: list[list[Row]], path: Path) -> None:
                     lines.setdefault(name, []).append((nbytes, statistics.median(ratios)))
         for name, points in lines.items():
             if name not in styles:
-                i = len([n for n in styles if n != "limit"])
+                i = len([n for n in styles if n not in _DASHES])
                 styles[name] = (
-                    {"color": "#000000", "linestyle": ":"}
-                    if name == "limit"
+                    {"color": "#000000", "linestyle": _DASHES[name]}
+                    if name in _DASHES
                     else {
                         "color": _COLOURS[i % len(_COLOURS)],
                         "marker": _MARKERS[i % len(_MARKERS)],

@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from cases import LIMIT, Config, format_size
+from cases import LIMIT, NO_LIBRARIES, Config, format_size
 
 Row = dict[str, Any]
 
@@ -94,12 +94,15 @@ def best_as_text(rows: list[Row]) -> str:
             ours, theirs = pair([row for row in here if row["against"] == name])
             if ours is not None and theirs is not None:
                 ratios[name] = theirs["time_us"] / ours["time_us"]
-        if not ratios:
+        peers = [name for name in ratios if name not in NO_LIBRARIES]
+        if not peers:
             continue
-        best = min(ratios, key=lambda name: ratios[name])
+        best = min(peers, key=lambda name: ratios[name])
         shown = [f"{ratios[name]:.2f}" if name in ratios else "-" for name in names]
         mark = "" if ratios[best] >= 1 else "  <- slower"
         cells.append((format_size(nbytes), level, placement, *shown, best, f"{ratios[best]:.2f}{mark}"))
+    if not cells:
+        return "no library was measured"
     header = ("size", "level", "placement", *(f"{name} / ours" for name in names), "best peer", "best / ours")
     return grid([header, *cells], [False, True, True, *(False for _ in names), True, True])
 

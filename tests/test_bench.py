@@ -114,7 +114,7 @@ def test_barrier_and_a_world_of_one(tmp_path):
         (["--algorithm", "hierarchical"], "all ranks are on one host"),
         (["--op", "avg", "--dtype", "int32"], "floats"),
         (["--memory", "symmetric", "--transport", "tcp"], "share memory"),
-        (["--vs", "nobody"], "all, gloo, impi, jax, memcpy, mpich, oneccl, openmpi, openmpi_debian, tensorflow"),
+        (["--vs", "nobody"], "all, bare, gloo, impi, jax, memcpy, mpich, oneccl, openmpi, openmpi_debian, tensorflow"),
         (["--vs", "oneccl=/nowhere"], "python bench/peers/oneccl.py --install /nowhere"),
         (["--vs", "oneccl=/nowhere", "--level", "python"], "measured at level c only"),
         (["--vs", "gloo=/nowhere,openmpi"], "python bench/peers/gloo.py --install /nowhere"),

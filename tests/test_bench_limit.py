@@ -26,8 +26,9 @@ class Pair:
     """Both ranks' primitives in one process, and the memory they share."""
 
     def __init__(self, memcpy, folder):
-        library = memcpy.build(folder)
-        file = memcpy.shared_memory(library, HUGE)
+        library = memcpy.loops.build("memcpy", folder)
+        file = memcpy.loops.shared_memory(memcpy.shared_bytes(library, HUGE))
+        assert memcpy.shared_bytes(library, 1 << 32) == (2 << 32) + 3 * HUGE
         self.memory = np.frombuffer(mmap.mmap(file, 0), np.uint8)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             connections = [socket.create_connection(listener.getsockname()), listener.accept()[0]]
@@ -294,12 +295,12 @@ def test_what_it_cannot_do(bench_module, monkeypatch, tmp_path):
     with pytest.raises(missing, match="without =/nowhere"):
         memcpy.locate(Path("/nowhere"))
     with pytest.raises(missing, match="failed with exit code"):
-        memcpy.build(tmp_path / "nowhere")
+        memcpy.loops.build("memcpy", tmp_path / "nowhere")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(missing, match="no cc in PATH"):
         memcpy.locate(None)
     with pytest.raises(missing, match="needs a C compiler"):
-        memcpy.build(tmp_path)
+        memcpy.loops.build("memcpy", tmp_path)
 
 
 def test_what_is_prepared_is_not_timed(bench_module):

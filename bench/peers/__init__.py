@@ -85,7 +85,7 @@ class Peer(Protocol):
 
 def names() -> list[str]:
     """All peers there are files for."""
-    shared = ("__init__", "install", "launched", "mpi")
+    shared = ("__init__", "install", "launched", "loops", "mpi")
     return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in shared)
 
 

@@ -8,14 +8,11 @@ makes the limit of a collective out of their times; alone they are no collective
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import dataclasses
 import json
 import os
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,17 +23,17 @@ if __name__ == "__main__":
 
 import limit
 
-from peers import CCall, PeerMissingError
+from peers import CCall, loops
+from peers.loops import abort
 
 if TYPE_CHECKING:
     from cases import Array, Config
 
+__all__ = ["abort"]  # of what is imported
+
 NAME = "memcpy"
 LEVELS = ("c",)
 REQUIREMENTS: list[str] = []  # a compiler
-_SOURCE = Path(__file__).with_suffix(".c")
-# Without the last one loops that copy become calls of memcpy, which goes around the caches when it copies much.
-_FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fno-tree-loop-distribute-patterns")
 _SETTINGS = "COLLECTIVES_BENCH_MEMCPY"
 _LEAST_BUFFER = 2 << 20  # bytes, the size of a huge page; room for a batch of small calls as well
 # The function that sets the scene for a primitive.
@@ -54,11 +51,7 @@ _BEFORE = {
 
 def locate(directory: Path | None) -> Path:
     """See `peers.Peer`: the environment that runs this."""
-    if directory is not None:
-        raise PeerMissingError(f"{NAME} is no library with a place of its own; write --vs {NAME}, without ={directory}")
-    if _compiler() is None:
-        raise PeerMissingError(f"{NAME} needs a C compiler, and there is no cc in PATH; on Debian: apt install gcc")
-    return Path(sys.prefix)
+    return loops.locate(NAME, directory)
 
 
 def unsupported(config: Config) -> str:
@@ -75,37 +68,15 @@ def unsupported(config: Config) -> str:
 
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
-    """See `peers.Peer`. Leaves what the ranks need in the folder of the run."""
-    folder = Path(program[-1])
-    build(folder)
-    os.mkfifo(folder / "memcpy.fifo")
+    """See `peers.Peer`."""
+    words, variables = loops.command(NAME, config, program)
     largest = max(max(config.sizes), _LEAST_BUFFER)
     settings = {
-        "folder": str(folder),
         "memory": config.memory,
         "transport": config.transport,
         "capacity": -(-largest // _LEAST_BUFFER) * _LEAST_BUFFER,
     }
-    launcher = [sys.executable, "-m", "collectives", "run", "-n", str(config.ranks)]
-    return [*launcher, sys.executable, *program], {_SETTINGS: json.dumps(settings)}
-
-
-def build(folder: Path) -> Path:
-    """The library of the primitives, compiled into `folder` for this very processor. Raises PeerMissingError."""
-    library = folder / "memcpy.so"
-    compiler = _compiler() or "cc"
-    words = [compiler, *_FLAGS, "-o", str(library), str(_SOURCE)]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise PeerMissingError(f"{NAME} needs a C compiler: {compiler}: {error.strerror}") from None
-    if done.returncode != 0:
-        raise PeerMissingError(f"{' '.join(words)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
-    return library
-
-
-def _compiler() -> str | None:
-    return shutil.which("cc")
+    return words, variables | {_SETTINGS: json.dumps(settings)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,14 +119,11 @@ class Driver:
         return ctypes.cast(getattr(self.functions, name), ctypes.c_void_p).value or 0
 
 
-def shared_memory(library: Path, capacity: int) -> int:
-    """A file descriptor of memory for two ranks."""
-    shared_bytes = ctypes.CDLL(str(library)).shared_bytes
-    shared_bytes.restype = ctypes.c_size_t
-    shared_bytes.argtypes = [ctypes.c_size_t]
-    file = os.memfd_create("collectives-bench")
-    os.ftruncate(file, shared_bytes(capacity))
-    return file
+def shared_bytes(library: Path, capacity: int) -> int:
+    """Of the memory that two ranks need for buffers of `capacity` bytes."""
+    functions = ctypes.CDLL(str(library))
+    functions.shared_bytes.restype = ctypes.c_size_t
+    return int(functions.shared_bytes(ctypes.c_size_t(capacity)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,42 +139,21 @@ _sessions: list[_Session] = []  # of this process: one, once it has joined
 def join() -> tuple[int, int, Callable[[Any], Any]]:
     """See `peers.Peer`."""
     settings = json.loads(os.environ.pop(_SETTINGS))
-    # Of the launcher of this package, which started the ranks.
-    rank, size = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])
-    for name in [name for name in os.environ if name.startswith("COLLECTIVES_")]:
-        del os.environ[name]  # the bench connects the ranks by itself
-    folder, capacity = Path(settings["folder"]), settings["capacity"]
-    library = folder / "memcpy.so"
-    # Opening waits for the other rank.
-    pipe = (folder / "memcpy.fifo").open("r" if rank else "w", encoding="utf-8")
-
-    def share(value: Any) -> Any:
-        if rank == 0:
-            pipe.write(json.dumps(value) + "\n")
-            pipe.flush()
-            return value
-        return json.loads(pipe.readline())
-
+    rank, size, share, folder = loops.join()
+    library, capacity = folder / f"{NAME}.so", settings["capacity"]
+    memory = loops.memory_of_all(rank, shared_bytes(library, capacity), share)
     if rank == 0:
-        memory = shared_memory(library, capacity)
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            share((os.getpid(), memory, listener.getsockname()[1]))
+            share(listener.getsockname()[1])
             connection, _ = listener.accept()
     else:
-        process, file, port = share(None)
-        memory = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
-        connection = socket.create_connection(("127.0.0.1", port))
+        connection = socket.create_connection(("127.0.0.1", share(None)))
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # as ours: no pacing
     driver = Driver.open(library, memory, connection, rank, capacity)
     _sessions.append(_Session(driver, settings["memory"], settings["transport"]))
     return rank, size, share
-
-
-def abort() -> None:
-    """See `peers.Peer`."""
-    os._exit(1)  # the launcher ends the others
 
 
 def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
@@ -227,19 +174,5 @@ def fetch(x: Array) -> None:
     """See `peers.Peer`."""
 
 
-def main() -> int:
-    """The command line: there is nothing to do."""
-    parser = argparse.ArgumentParser(prog=f"bench/peers/{NAME}.py", description="Says what the primitives need.")
-    parser.add_argument("--install", nargs="?", const="", required=True, metavar="DIRECTORY", help="installs nothing")
-    parser.parse_args()
-    try:
-        locate(None)
-    except PeerMissingError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1
-    print(f"nothing to install. Now run: python bench/allreduce.py --vs {NAME}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(loops.main(NAME))

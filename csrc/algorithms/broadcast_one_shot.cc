@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint8_t kCopied = 1;
 constexpr std::uint8_t kRead = 2;
-constexpr std::int64_t kStages = 8;
+constexpr std::int64_t kStages = 8;  // at least, where chunks are longer than the least
 constexpr std::int64_t kLeastStage = 16 << 10;
 constexpr std::int64_t kLine = 64;
 

@@ -2,7 +2,8 @@
 //
 // An ordinary store fetches the line that it writes from memory first. Of results that are larger than the caches that
 // is a third of all traffic, so their lines are written past the caches: with all_to_all of 32 MiB by a third faster,
-// see docs/performance.md. In caches it is slower.
+// see docs/performance.md. In caches it is slower. (Of an all-reduce in place, the lines of the result are in a cache,
+// since they have just been read; there it depends on the processor: core/processor.h.)
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace collectives {
 // What the ranks of a host read and write together, from where on it does not stay in the caches that a few cores
 // share. Results that go to memory of their own come earlier: the lines of the others are in caches when they are
 // written.
-inline constexpr std::int64_t kStreamingInPlace = 32 << 20;
+inline constexpr std::int64_t kStreamingWhole = 32 << 20;
 inline constexpr std::int64_t kStreamingApart = 16 << 20;
 
 #if defined(__SSE2__)

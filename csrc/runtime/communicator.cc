@@ -181,10 +181,13 @@ std::uint64_t Communicator::needed_before(const Work& work) const {
   const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
   const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
   const std::uint64_t reach = work.base + std::min(chunks, slots);
-  if (chunks > 0 && work.plan->schedule.slot_pitch != slot_pitch_) {
+  if (chunks == 0) {
+    return by_headers;
+  }
+  if (work.plan->schedule.slot_pitch != slot_pitch_) [[unlikely]] {
     return work.sequence;
   }
-  if (chunks == 0 || reach <= slots) {
+  if (reach <= slots) {
     return by_headers;
   }
   std::uint64_t kept = std::max(kept_, by_headers);

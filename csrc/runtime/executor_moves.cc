@@ -26,12 +26,12 @@ inline bool streams(Work& work) {
 }
 
 // to: where the destination is.
-inline void copy_bytes(const Plan& plan, bool streams, Region to, std::byte* destination, std::byte* source,
+inline void copy_bytes(const Plan& plan, bool past_caches, Region to, std::byte* destination, std::byte* source,
                        std::int64_t bytes, bool take) {
   if (destination == source) {
     return;  // a call in place
   }
-  if (streams && to == Region::kOutput) {
+  if (past_caches && to == Region::kOutput) {
     copy_streaming(destination, source, bytes, take);
   } else if (take) {
     copy_taking(destination, source, bytes);

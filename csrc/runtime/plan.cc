@@ -86,7 +86,7 @@ bool streams(const Problem& problem, const Topology& topology) {
       total += apart ? problem.input_bytes(r, topology.size) + problem.output_bytes(r, topology.size) : problem.bytes();
     }
   }
-  return total >= (apart ? kStreamingApart : kStreamingInPlace);
+  return total >= (apart ? kStreamingApart : kStreamingWhole);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 namespace collectives::verification {
 namespace {
 
+constexpr std::int64_t kPitchUnit = 64;  // bytes: no cache line belongs to two slots
+
 class Checker {
  public:
   Checker(const Schedule& schedule, const Problem& problem, const Topology& topology, const Limits& limits)
@@ -147,6 +149,13 @@ class Checker {
     }
   }
 
+  void check_pitch() const {
+    const std::int64_t pitch = schedule_.slot_pitch;
+    const std::int64_t most = (limits_.slot_bytes + kPitchUnit - 1) / kPitchUnit * kPitchUnit;
+    require(pitch >= 0 && pitch % kPitchUnit == 0 && pitch <= most,
+            "slots of " + std::to_string(pitch) + " bytes, where they have " + std::to_string(limits_.slot_bytes));
+  }
+
   void check_operand(const Operand& operand, const Step& step, std::int64_t iterations) const {
     const std::int64_t length = step.length;
     const bool mapped_region = operand.region >= Region::kBox;
@@ -173,6 +182,7 @@ class Checker {
         break;
       case Region::kBox:
         check_chunk(operand.chunk, iterations);
+        check_pitch();
         bytes = schedule_.slot_pitch > 0 ? std::min(schedule_.slot_pitch, limits_.slot_bytes) : limits_.slot_bytes;
         break;
       case Region::kInline:

@@ -1,0 +1,142 @@
+"""Bare loops: no library, but collectives of which nothing is there but the copies, the sums and the flags.
+
+    python bench/allreduce.py --vs bare
+
+The limit (memcpy.py) adds up what no collective can do without. Here the same is done, one thing after the other, by
+ranks that wait for each other, in functions of `bare.c`, which the system's compiler builds when a run starts. What is
+left out is all that a library is for: arguments, types, errors, deadlines, ranks that disagree. So it is no competitor,
+but says how much of what ours takes is the library, and what is beyond the reach of these algorithms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from peers import CCall, loops
+from peers.loops import abort
+
+if TYPE_CHECKING:
+    from cases import Array, Config
+
+__all__ = ["abort"]  # of what is imported
+
+NAME = "bare"
+LEVELS = ("c",)
+REQUIREMENTS: list[str] = []  # a compiler
+_MOST_RANKS = 16  # as in bare.c
+_ONE_SHOT_UP_TO = 32 << 10  # bytes
+_TWO_SHOT_FROM = 4 << 10
+# Bytes that two_shot takes at a time: what a slot of a box has, or a part of it, so that ranks which share a core have
+# another chunk to go on with.
+_CHUNKS = (512 << 10, 256 << 10, 64 << 10)
+# Beyond, boxes would be read again and again.
+_UP_TO = {"all_reduce": 8 << 20, "broadcast": 1 << 20}
+
+
+def locate(directory: Path | None) -> Path:
+    """See `peers.Peer`: the environment that runs this."""
+    return loops.locate(NAME, directory)
+
+
+def unsupported(config: Config) -> str:
+    """See `peers.Peer`."""
+    if config.collective not in _UP_TO:
+        return f"there is no bare {config.collective}"
+    if config.dtype != "float32" or (config.collective == "all_reduce" and config.op != "sum"):
+        return "the bare loops are those of the sum of float32 only"
+    if config.memory != "private" or config.transport == "tcp":
+        return "the bare loops are those of private buffers over shared memory only"
+    if config.ranks > _MOST_RANKS:
+        return f"the bare loops are for {_MOST_RANKS} ranks at most, not for {config.ranks}"
+    return ""
+
+
+def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
+    """See `peers.Peer`."""
+    return loops.command(NAME, config, program)
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """The loops, on one rank.
+
+    Attributes:
+        state: what every function takes first.
+    """
+
+    functions: ctypes.CDLL
+    state: int
+
+    @staticmethod
+    def open(library: Path, memory: int, rank: int, size: int) -> Driver:
+        """Maps the shared memory, a file of `shared_bytes(library, size)` bytes. Raises OSError."""
+        loaded = ctypes.CDLL(str(library), use_errno=True)
+        loaded.open_state.restype = ctypes.c_void_p
+        state = loaded.open_state(memory, rank, size)
+        if not state:
+            raise OSError(ctypes.get_errno(), "the memory of the loops cannot be mapped")
+        return Driver(loaded, state)
+
+    def call(self, way: str, x: Array) -> CCall:
+        """A collective on `x`, in place: "one_shot", "broadcast", or "two_shot" with the bytes of a chunk behind it."""
+        name, _, chunk = way.partition(" ")
+        address = ctypes.cast(getattr(self.functions, name), ctypes.c_void_p).value or 0
+        return CCall(address, (self.state, x.ctypes.data, x.nbytes, *map(int, chunk.split())), (self, x))
+
+    def close(self) -> None:
+        """Gives back the memory. No call may be used after this."""
+        self.functions.close_state.restype = None
+        self.functions.close_state.argtypes = [ctypes.c_void_p]
+        self.functions.close_state(self.state)
+
+
+def shared_bytes(library: Path, size: int) -> int:
+    """Of the memory that so many ranks need."""
+    functions = ctypes.CDLL(str(library))
+    functions.shared_bytes.restype = ctypes.c_size_t
+    return int(functions.shared_bytes(size))
+
+
+_drivers: list[Driver] = []  # of this process: one, once it has joined
+
+
+def join() -> tuple[int, int, Callable[[Any], Any]]:
+    """See `peers.Peer`."""
+    rank, size, share, folder = loops.join()
+    library = folder / f"{NAME}.so"
+    _drivers.append(Driver.open(library, loops.memory_of_all(rank, shared_bytes(library, size), share), rank, size))
+    return rank, size, share
+
+
+def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
+    """See `peers.Peer`."""
+    if nbytes > _UP_TO[collective]:
+        return []
+    if collective == "broadcast":
+        return ["broadcast"]
+    # A shorter chunk than the buffer, and none that is as long.
+    chunks = [chunk for chunk in _CHUNKS if chunk < nbytes or chunk == _CHUNKS[0]]
+    ways = [f"two_shot {chunk}" for chunk in chunks if nbytes >= _TWO_SHOT_FROM]
+    return [*(["one_shot"] if nbytes <= _ONE_SHOT_UP_TO else []), *ways]
+
+
+def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:
+    """See `peers.Peer`."""
+    (driver,) = _drivers
+    return driver.call(way, x)
+
+
+def fetch(x: Array) -> None:
+    """See `peers.Peer`."""
+
+
+if __name__ == "__main__":
+    sys.exit(loops.main(NAME))
