@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -25,14 +26,15 @@ class Ranks:
 
     def __init__(self, bare, folder, size):
         library = bare.loops.build("bare", folder)
-        file = bare.loops.shared_memory(bare.shared_bytes(library, size))
-        self.drivers = [bare.Driver.open(library, file, rank, size) for rank in range(size)]
+        file = bare.loops.shared_memory(bare.loops.shared_bytes(library, size))
+        self.ranks = [bare.loops.Loops.open(library, file, rank, size) for rank in range(size)]
         os.close(file)
-        self.function = bare.ctypes.CFUNCTYPE(bare.ctypes.c_int, *[bare.ctypes.c_size_t] * 4)
+        self.prepared = bare.call
+        self.function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 4)
 
     def call(self, way, xs):
         def of_rank(rank):
-            call = self.drivers[rank].call(way, xs[rank])
+            call = self.prepared(self.ranks[rank], way, xs[rank])
             # Of the arguments behind its own ones a function knows nothing.
             return self.function(call.address)(*(*call.arguments, 0)[:4])
 
@@ -40,8 +42,8 @@ class Ranks:
             assert [done.result(60) for done in [pool.submit(of_rank, r) for r in range(len(xs))]] == [0] * len(xs)
 
     def close(self):
-        for driver in self.drivers:
-            driver.close()
+        for rank in self.ranks:
+            rank.close()
 
 
 @pytest.fixture(params=[2, 3, 4])
@@ -53,7 +55,7 @@ def ranks(request, bare, tmp_path):
 
 @pytest.mark.parametrize("count", [1, 2, 14, 15, 16, 17, 300, 5001, 300_007])
 def test_results(ranks, bare, count):
-    size = len(ranks.drivers)
+    size = len(ranks.ranks)
     for collective in ("all_reduce", "broadcast"):
         for way in bare.ways(collective, 4 * count, size):
             for repetition in range(6):  # so that every slot is used again
@@ -65,7 +67,7 @@ def test_results(ranks, bare, count):
 
 
 def test_chunks_that_are_many(ranks):
-    given = np.random.default_rng(1).integers(-99, 99, (len(ranks.drivers), 100_003)).astype(np.float32)
+    given = np.random.default_rng(1).integers(-99, 99, (len(ranks.ranks), 100_003)).astype(np.float32)
     for chunk in (64 << 10, 512 << 10):
         xs = list(given.copy())
         ranks.call(f"two_shot {chunk}", xs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import mmap
@@ -27,21 +28,23 @@ class Pair:
 
     def __init__(self, memcpy, folder):
         library = memcpy.loops.build("memcpy", folder)
-        file = memcpy.loops.shared_memory(memcpy.shared_bytes(library, HUGE))
-        assert memcpy.shared_bytes(library, 1 << 32) == (2 << 32) + 3 * HUGE
+        file = memcpy.loops.shared_memory(memcpy.loops.shared_bytes(library, HUGE))
         self.memory = np.frombuffer(mmap.mmap(file, 0), np.uint8)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             connections = [socket.create_connection(listener.getsockname()), listener.accept()[0]]
         for connection in connections:
             connection.setblocking(False)
         self.connections = connections
-        self.drivers = [memcpy.Driver.open(library, file, connections[rank], rank, HUGE) for rank in range(2)]
-        self.functions = memcpy.ctypes.CFUNCTYPE(memcpy.ctypes.c_int, *[memcpy.ctypes.c_size_t] * 4)
+        self.ranks = [
+            memcpy.loops.Loops.open(library, file, connections[rank].fileno(), rank, HUGE) for rank in range(2)
+        ]
+        self.prepared = memcpy.call
+        self.function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 4)
         os.close(file)
 
     def close(self):
-        for driver, connection in zip(self.drivers, self.connections, strict=True):
-            driver.close()
+        for rank, connection in zip(self.ranks, self.connections, strict=True):
+            rank.close()
             connection.close()
 
     def box(self, rank, number, offset, count):
@@ -57,8 +60,8 @@ class Pair:
         return self.memory[rank * HUGE // 2 :][: 128 * 1025].view(np.uint64)[::16]
 
     def call(self, rank, way, x, parts=1, before=False):
-        call = self.drivers[rank].call(way, x, parts)
-        assert self.functions(call.before if before else call.address)(*call.arguments) == 0
+        call = self.prepared(self.ranks[rank], way, x, parts)
+        assert self.function(call.before if before else call.address)(*call.arguments) == 0
 
     def together(self, way, xs, parts=1, before=False):
         with ThreadPoolExecutor(2) as pool:
@@ -71,6 +74,11 @@ def pair(bench_module, tmp_path):
     both = Pair(bench_module("peers.memcpy"), tmp_path)
     yield both
     both.close()
+
+
+def test_memory_of_gigabytes(bench_module, tmp_path):
+    loops = bench_module("peers.loops")
+    assert loops.shared_bytes(loops.build("memcpy", tmp_path), 1 << 32) == (2 << 32) + 3 * HUGE
 
 
 def numbers(count, seed):

@@ -6,19 +6,14 @@
 
 #define _GNU_SOURCE
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+
+#include "loops.h"
 
 enum {
-  kLine = 64,
-  kFlagLine = 128,                      // processors fetch lines in pairs
   kPayload = kLine - sizeof(uint64_t),  // bytes that travel with a flag
   kSlots = 4,                           // of a box
   kSlot = 512 << 10,                    // bytes
-  kHuge = 2 << 20,
   kMostRanks = 16,
   kFillByString = 1 << 10,  // bytes from which on a string instruction is faster
   kDrainByString = 8 << 10,
@@ -30,7 +25,7 @@ enum {
 enum { kCopied, kReduced, kFlags };  // what a rank says of a chunk
 
 typedef struct {
-  char* memory;  // all of the address space, of so many bytes
+  char* memory;  // of so many bytes
   size_t bytes;
   char* flags;              // kFlags * kSlots lines of every rank
   char* boxes[kMostRanks];  // rank r fills boxes[r]
@@ -41,33 +36,19 @@ typedef struct {
   int crowded;
 } State;
 
-// A whole cache line, however wide the registers of the machine are.
-typedef float Line __attribute__((vector_size(kLine), aligned(4), may_alias));
-
 // Bytes of shared memory for so many ranks.
 size_t shared_bytes(int size) { return (size_t)(size + 1) * kHuge; }
 
 // The state of a rank over the shared memory `file`, of shared_bytes(size) bytes; null with errno set.
 State* open_state(int file, int rank, int size) {
-  const size_t bytes = shared_bytes(size);
-  // Huge pages have to begin at their own size in memory too.
-  char* reserved = mmap(NULL, bytes + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) return NULL;
-  char* base = reserved + (-(uintptr_t)reserved & (kHuge - 1));
-  if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) return NULL;
-  madvise(base, bytes, MADV_HUGEPAGE);  // as far as the system gives them
-  for (size_t i = 0; i < bytes; i += 4096) {
-    atomic_fetch_add((_Atomic unsigned char*)(base + i), 0);  // the other ranks do the same
-  }
-#ifdef MADV_COLLAPSE
-  madvise(base, bytes, MADV_COLLAPSE);
-#endif
+  char* base = map_shared(file, shared_bytes(size));
+  if (base == NULL) return NULL;
   State* s = calloc(1, sizeof *s);
   if (s == NULL) return NULL;
   cpu_set_t cores;
   s->crowded = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < size;
-  s->memory = reserved;
-  s->bytes = bytes + kHuge;
+  s->memory = base;
+  s->bytes = shared_bytes(size);
   s->rank = rank;
   s->size = size;
   s->flags = base;
@@ -79,8 +60,6 @@ void close_state(State* s) {
   munmap(s->memory, s->bytes);
   free(s);
 }
-
-static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 static inline _Atomic uint64_t* flag_line(State* s, int rank, int flag, uint64_t chunk) {
   const size_t line = ((size_t)rank * kFlags + (size_t)flag) * kSlots + chunk % kSlots;
@@ -112,12 +91,6 @@ static inline void await_others(State* s, int flag, uint64_t chunk) {
 }
 
 static inline char* slot(State* s, int rank, uint64_t chunk) { return s->boxes[rank] + chunk % kSlots * kSlot; }
-
-static inline void copy_by_loop(char* restrict to, const char* restrict from, size_t bytes) {
-  size_t i = 0;
-  for (; i + kLine <= bytes; i += kLine) *(Line*)(to + i) = *(const Line*)(from + i);
-  for (; i < bytes; i += 4) *(float*)(to + i) = *(const float*)(from + i);
-}
 
 static inline void copy_by_string(char* restrict to, const char* restrict from, size_t bytes) {
 #if defined(__x86_64__)

@@ -10,8 +10,6 @@ but says how much of what ours takes is the library, and what is beyond the reac
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from peers import CCall, loops
-from peers.loops import abort
+from peers.launched import abort
 
 if TYPE_CHECKING:
     from cases import Array, Config
@@ -64,55 +62,21 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
     return loops.command(NAME, config, program)
 
 
-@dataclasses.dataclass(frozen=True)
-class Driver:
-    """The loops, on one rank.
-
-    Attributes:
-        state: what every function takes first.
-    """
-
-    functions: ctypes.CDLL
-    state: int
-
-    @staticmethod
-    def open(library: Path, memory: int, rank: int, size: int) -> Driver:
-        """Maps the shared memory, a file of `shared_bytes(library, size)` bytes. Raises OSError."""
-        loaded = ctypes.CDLL(str(library), use_errno=True)
-        loaded.open_state.restype = ctypes.c_void_p
-        state = loaded.open_state(memory, rank, size)
-        if not state:
-            raise OSError(ctypes.get_errno(), "the memory of the loops cannot be mapped")
-        return Driver(loaded, state)
-
-    def call(self, way: str, x: Array) -> CCall:
-        """A collective on `x`, in place: "one_shot", "broadcast", or "two_shot" with the bytes of a chunk behind it."""
-        name, _, chunk = way.partition(" ")
-        address = ctypes.cast(getattr(self.functions, name), ctypes.c_void_p).value or 0
-        return CCall(address, (self.state, x.ctypes.data, x.nbytes, *map(int, chunk.split())), (self, x))
-
-    def close(self) -> None:
-        """Gives back the memory. No call may be used after this."""
-        self.functions.close_state.restype = None
-        self.functions.close_state.argtypes = [ctypes.c_void_p]
-        self.functions.close_state(self.state)
+def call(functions: loops.Loops, way: str, x: Array) -> CCall:
+    """A collective on `x`, in place: "one_shot", "broadcast", or "two_shot" with the bytes of a chunk behind it."""
+    name, *chunk = way.split(" ")
+    return CCall(functions.address(name), (functions.state, x.ctypes.data, x.nbytes, *map(int, chunk)), (functions, x))
 
 
-def shared_bytes(library: Path, size: int) -> int:
-    """Of the memory that so many ranks need."""
-    functions = ctypes.CDLL(str(library))
-    functions.shared_bytes.restype = ctypes.c_size_t
-    return int(functions.shared_bytes(size))
-
-
-_drivers: list[Driver] = []  # of this process: one, once it has joined
+_opened: list[loops.Loops] = []  # of this process: one, once it has joined
 
 
 def join() -> tuple[int, int, Callable[[Any], Any]]:
     """See `peers.Peer`."""
     rank, size, share, folder = loops.join()
     library = folder / f"{NAME}.so"
-    _drivers.append(Driver.open(library, loops.memory_of_all(rank, shared_bytes(library, size), share), rank, size))
+    memory = loops.memory_of_all(rank, loops.shared_bytes(library, size), share)
+    _opened.append(loops.Loops.open(library, memory, rank, size))
     return rank, size, share
 
 
@@ -130,8 +94,8 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
 
 def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:
     """See `peers.Peer`."""
-    (driver,) = _drivers
-    return driver.call(way, x)
+    (functions,) = _opened
+    return call(functions, way, x)
 
 
 def fetch(x: Array) -> None:

@@ -36,11 +36,16 @@ def command(
 
 def place() -> tuple[int, int, list[int]]:
     """In a rank, once: its number, the number of ranks, and a free port for each of them."""
-    rank, size = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])
     ports = [int(port) for port in os.environ[_PORTS].split(",")]
+    return (*rank_and_size(), ports)
+
+
+def rank_and_size() -> tuple[int, int]:
+    """In a rank, once: its number and the number of ranks, by the launcher, whose variables are gone then."""
+    rank, size = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])
     for name in [name for name in os.environ if name.startswith("COLLECTIVES_")]:
         del os.environ[name]  # the bench connects the ranks by itself
-    return rank, size, ports
+    return rank, size
 
 
 def abort() -> None:

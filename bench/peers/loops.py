@@ -1,8 +1,13 @@
-"""What the peers have in common that are no libraries, but loops over shared memory in a C file of this folder."""
+"""What the peers have in common that are no libraries, but loops over shared memory in a C file of this folder.
+
+The C files have loops.h in common.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import PeerMissingError
+from . import PeerMissingError, launched
 
 if TYPE_CHECKING:
     from cases import Config
@@ -70,10 +75,7 @@ def _pipe(folder: Path, rank: int) -> Path:
 def join() -> tuple[int, int, Callable[[Any], Any], Path]:
     """What `peers.Peer.join` returns, and the folder of the run."""
     folder = Path(os.environ[_FOLDER])
-    # Of the launcher of this package, which started the ranks.
-    rank, size = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])
-    for name in [name for name in os.environ if name.startswith("COLLECTIVES_")]:
-        del os.environ[name]  # the bench connects the ranks by itself
+    rank, size = launched.rank_and_size()
     # Opening waits for the other rank.
     others = [_pipe(folder, r).open("w", encoding="utf-8") for r in range(1, size)] if rank == 0 else []
     pipe = _pipe(folder, rank).open("r", encoding="utf-8") if rank else None
@@ -89,9 +91,46 @@ def join() -> tuple[int, int, Callable[[Any], Any], Path]:
     return rank, size, share, folder
 
 
-def abort() -> None:
-    """See `peers.Peer`."""
-    os._exit(1)  # the launcher ends the others
+@dataclasses.dataclass(frozen=True)
+class Loops:
+    """The functions of a C file, on one rank.
+
+    Attributes:
+        state: what each of them takes first.
+        keep: what the state uses.
+    """
+
+    functions: ctypes.CDLL
+    state: int
+    keep: object = None
+
+    @staticmethod
+    def open(library: Path, memory: int, *arguments: int, keep: object = None) -> Loops:
+        """Over the shared memory `memory`, a file, and what else open_state() takes, in its order. Raises OSError."""
+        loaded = ctypes.CDLL(str(library), use_errno=True)
+        loaded.open_state.restype = ctypes.c_void_p
+        # As wide as any of them is: whoever takes less takes the low part.
+        state = loaded.open_state(*map(ctypes.c_size_t, (memory, *arguments)))
+        if not state:
+            raise OSError(ctypes.get_errno(), f"the memory of {library.name} cannot be mapped")
+        return Loops(loaded, state, keep)
+
+    def address(self, name: str) -> int:
+        """Of a function."""
+        return ctypes.cast(getattr(self.functions, name), ctypes.c_void_p).value or 0
+
+    def close(self) -> None:
+        """Gives back the memory. No call may be used after this."""
+        self.functions.close_state.restype = None
+        self.functions.close_state.argtypes = [ctypes.c_void_p]
+        self.functions.close_state(self.state)
+
+
+def shared_bytes(library: Path, size: int) -> int:
+    """Of the memory that shared_bytes() of the file says is needed for this."""
+    functions = ctypes.CDLL(str(library))
+    functions.shared_bytes.restype = ctypes.c_size_t
+    return int(functions.shared_bytes(ctypes.c_size_t(size)))
 
 
 def memory_of_all(rank: int, nbytes: int, share: Callable[[Any], Any]) -> int:

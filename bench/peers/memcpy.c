@@ -9,17 +9,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include "loops.h"
+
 enum {
-  kLine = 64,
-  kFlagLine = 128,        // processors fetch lines in pairs
   kRoundTrips = 16,       // of a call of flag()
   kMeetings = 16,         // of a call of meet()
   kMeetingLines = 1024,   // for a batch of calls
@@ -29,11 +26,10 @@ enum {
   kBoxes = 3,             // of a rank: the first is its own to fill, the others come from the peer
   kWindow = 2 << 20,      // bytes of TCP under way: the more the kernel gets at once, the faster
   kReceive = 1 << 20,     // bytes taken from the socket at once
-  kHuge = 2 << 20,
 };
 
 typedef struct {
-  char* memory;  // all of the address space, of so many bytes
+  char* memory;  // of so many bytes
   size_t bytes;
   char* flags[2];          // rank r writes flags[r], the first line for flag(), the others for meet()
   char* boxes[2][kBoxes];  // rank r works on boxes[r]
@@ -43,9 +39,6 @@ typedef struct {
   int rank;
   int socket;
 } State;
-
-// A whole cache line, however wide the registers of the machine are.
-typedef float Line __attribute__((vector_size(kLine), aligned(4), may_alias));
 
 // Waits a little. Whoever has waited long is in the way of the other rank.
 static inline void relax(int* looks) {
@@ -57,23 +50,12 @@ size_t shared_bytes(size_t capacity) { return 2 * capacity + 3 * kHuge; }
 
 // The state of a rank over the shared memory `file`, which has shared_bytes(capacity) bytes; null with errno set.
 State* open_state(int file, int socket, int rank, size_t capacity) {
-  const size_t bytes = shared_bytes(capacity);
-  // Huge pages have to begin at their own size in memory too.
-  char* reserved = mmap(NULL, bytes + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) return NULL;
-  char* base = reserved + (-(uintptr_t)reserved & (kHuge - 1));
-  if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) return NULL;
-  madvise(base, bytes, MADV_HUGEPAGE);  // as far as the system gives them
-  for (size_t i = 0; i < bytes; i += 4096) {
-    atomic_fetch_add((_Atomic unsigned char*)(base + i), 0);  // the other rank does the same
-  }
-#ifdef MADV_COLLAPSE
-  madvise(base, bytes, MADV_COLLAPSE);
-#endif
+  char* base = map_shared(file, shared_bytes(capacity));
+  if (base == NULL) return NULL;
   State* s = calloc(1, sizeof *s);
   if (s == NULL) return NULL;
-  s->memory = reserved;
-  s->bytes = bytes + kHuge;
+  s->memory = base;
+  s->bytes = shared_bytes(capacity);
   s->rank = rank;
   s->socket = socket;
   for (int r = 0; r < 2; ++r) {
@@ -88,8 +70,6 @@ void close_state(State* s) {
   munmap(s->memory, s->bytes);
   free(s);
 }
-
-static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 // What of half of x goes through a box at once.
 static inline size_t piece_of(size_t bytes) { return smaller(bytes / 8 * 4, kPiece); }
@@ -108,12 +88,6 @@ static void dirty(State* s, char* data, size_t bytes, long parts) {
     memset(data + i, 0, smaller(4096, bytes - i));  // in small pieces, since a large memset may go around the caches
   }
   s->part = 0;
-}
-
-static inline void copy(char* restrict to, const char* restrict from, size_t bytes) {
-  size_t i = 0;
-  for (; i + kLine <= bytes; i += kLine) *(Line*)(to + i) = *(const Line*)(from + i);
-  for (; i < bytes; i += 4) *(float*)(to + i) = *(const float*)(from + i);
 }
 
 // a += b
@@ -208,16 +182,16 @@ int reduce_half(State* s, char* x, size_t bytes, long parts) {
   const size_t at = place(s, piece, parts);
   char* theirs = x + bytes - 2 * piece;
   char* own = x + bytes - piece;
-  copy(s->boxes[s->rank][0] + at, theirs, piece);
+  copy_by_loop(s->boxes[s->rank][0] + at, theirs, piece);
   add_to_both(s->boxes[s->rank][1] + at, own, piece, 4);
-  copy(theirs, s->boxes[s->rank][2] + at, piece);
+  copy_by_loop(theirs, s->boxes[s->rank][2] + at, piece);
   return 0;
 }
 
 // The same when both reduce everything: x into a box, and the sum of x and a box into x.
 int reduce_all(State* s, char* x, size_t bytes, long parts) {
   const size_t at = place(s, bytes, parts);
-  copy(s->boxes[s->rank][0] + at, x, bytes);
+  copy_by_loop(s->boxes[s->rank][0] + at, x, bytes);
   add(x, s->boxes[s->rank][1] + at, bytes);
   return 0;
 }
@@ -225,7 +199,7 @@ int reduce_all(State* s, char* x, size_t bytes, long parts) {
 // A box into a piece of x: what crosses over when the other core has just written it.
 int copy_back(State* s, char* x, size_t bytes, long parts) {
   const size_t piece = piece_of(bytes);
-  copy(x + bytes - piece, s->boxes[s->rank][2] + place(s, piece, parts), piece);
+  copy_by_loop(x + bytes - piece, s->boxes[s->rank][2] + place(s, piece, parts), piece);
   return 0;
 }
 

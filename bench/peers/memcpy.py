@@ -8,7 +8,6 @@ makes the limit of a collective out of their times; alone they are no collective
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
@@ -24,7 +23,7 @@ if __name__ == "__main__":
 import limit
 
 from peers import CCall, loops
-from peers.loops import abort
+from peers.launched import abort
 
 if TYPE_CHECKING:
     from cases import Array, Config
@@ -79,56 +78,16 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
     return words, variables | {_SETTINGS: json.dumps(settings)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Driver:
-    """The primitives, on one rank.
-
-    Attributes:
-        state: what every primitive takes first.
-        keep: what the state uses.
-    """
-
-    functions: ctypes.CDLL
-    state: int
-    keep: tuple[object, ...] = ()
-
-    @staticmethod
-    def open(library: Path, memory: int, connection: socket.socket, rank: int, capacity: int) -> Driver:
-        """Maps the shared memory, a file of `shared_bytes(library, capacity)` bytes. Raises OSError."""
-        loaded = ctypes.CDLL(str(library), use_errno=True)
-        loaded.open_state.restype = ctypes.c_void_p
-        loaded.open_state.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_size_t]
-        state = loaded.open_state(memory, connection.fileno(), rank, capacity)
-        if not state:
-            raise OSError(ctypes.get_errno(), "the memory of the primitives cannot be mapped")
-        return Driver(loaded, state, (connection,))
-
-    def call(self, way: str, x: Array, parts: int) -> CCall:
-        """A primitive on `x`."""
-        before = _BEFORE.get(way)
-        arguments = (self.state, x.ctypes.data, x.nbytes, parts)
-        return CCall(self._address(way), arguments, (self, x), self._address(before) if before else 0)
-
-    def close(self) -> None:
-        """Gives back the memory. No call may be used after this."""
-        self.functions.close_state.restype = None
-        self.functions.close_state.argtypes = [ctypes.c_void_p]
-        self.functions.close_state(self.state)
-
-    def _address(self, name: str) -> int:
-        return ctypes.cast(getattr(self.functions, name), ctypes.c_void_p).value or 0
-
-
-def shared_bytes(library: Path, capacity: int) -> int:
-    """Of the memory that two ranks need for buffers of `capacity` bytes."""
-    functions = ctypes.CDLL(str(library))
-    functions.shared_bytes.restype = ctypes.c_size_t
-    return int(functions.shared_bytes(ctypes.c_size_t(capacity)))
+def call(functions: loops.Loops, way: str, x: Array, parts: int) -> CCall:
+    """A primitive on `x`."""
+    before = _BEFORE.get(way)
+    arguments = (functions.state, x.ctypes.data, x.nbytes, parts)
+    return CCall(functions.address(way), arguments, (functions, x), functions.address(before) if before else 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Session:
-    driver: Driver
+    functions: loops.Loops
     memory: str
     transport: str
 
@@ -141,7 +100,7 @@ def join() -> tuple[int, int, Callable[[Any], Any]]:
     settings = json.loads(os.environ.pop(_SETTINGS))
     rank, size, share, folder = loops.join()
     library, capacity = folder / f"{NAME}.so", settings["capacity"]
-    memory = loops.memory_of_all(rank, shared_bytes(library, capacity), share)
+    memory = loops.memory_of_all(rank, loops.shared_bytes(library, capacity), share)
     if rank == 0:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             share(listener.getsockname()[1])
@@ -151,8 +110,8 @@ def join() -> tuple[int, int, Callable[[Any], Any]]:
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # as ours: no pacing
-    driver = Driver.open(library, memory, connection, rank, capacity)
-    _sessions.append(_Session(driver, settings["memory"], settings["transport"]))
+    functions = loops.Loops.open(library, memory, connection.fileno(), rank, capacity, keep=connection)
+    _sessions.append(_Session(functions, settings["memory"], settings["transport"]))
     return rank, size, share
 
 
@@ -167,7 +126,7 @@ def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array) -> CCal
     import measure
 
     (session,) = _sessions
-    return session.driver.call(way, x, measure.BATCH if x.nbytes < measure.BATCH_BELOW else 1)
+    return call(session.functions, way, x, measure.BATCH if x.nbytes < measure.BATCH_BELOW else 1)
 
 
 def fetch(x: Array) -> None:

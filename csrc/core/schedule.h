@@ -181,10 +181,10 @@ class ScheduleBuilder {
   };
   ScheduleBuilder& for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes, const std::vector<Stage>& stages);
 
-  // The slots lie side by side, so many bytes (whole cache lines, no more than a slot has) each, of which chunks use no
-  // more. What streams from
-  // one chunk into the next goes on where it would have to begin again; but a collective whose slots lie otherwise than
-  // those before begins only when these are complete everywhere. A schedule that takes this one in (over) ignores it.
+  // The slots lie side by side, so many bytes each: whole cache lines, no more than a slot has, no fewer than a chunk.
+  // What streams from one chunk into the next goes on where it would have to begin again; but a collective whose slots
+  // lie otherwise than those before begins only when these are complete everywhere. A schedule that takes this one in
+  // (over) ignores it.
   ScheduleBuilder& pack_slots(std::int64_t bytes);
 
   // Reserves private memory and returns its offset.

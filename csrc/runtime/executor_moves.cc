@@ -26,12 +26,13 @@ inline bool streams(Work& work) {
 }
 
 // to: where the destination is.
-inline void copy_bytes(const Plan& plan, bool past_caches, Region to, std::byte* destination, std::byte* source,
-                       std::int64_t bytes, bool take) {
+inline void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source, std::int64_t bytes,
+                       bool take) {
+  const Plan& plan = *work.plan;
   if (destination == source) {
     return;  // a call in place
   }
-  if (past_caches && to == Region::kOutput) {
+  if (to == Region::kOutput && streams(work)) {
     copy_streaming(destination, source, bytes, take);
   } else if (take) {
     copy_taking(destination, source, bytes);
@@ -72,9 +73,8 @@ void Executor::copy(Work& work, const Step& step) {
   const OperandPlace* const end = to + step.destinations.count;
   std::byte* const source = from.address(work.bases, work.iteration);
   const bool take = from.take && work.plan->takes_copied;
-  const bool past_caches = streams(work);
   for (; to != end; ++to) {
-    copy_bytes(*work.plan, past_caches, to->region, to->address(work.bases, work.iteration), source, step.length, take);
+    copy_bytes(work, to->region, to->address(work.bases, work.iteration), source, step.length, take);
   }
 }
 
@@ -132,7 +132,7 @@ void Executor::move_spans(Work& work, const Step& step) {
       reduce_bytes(work, step, bytes);
     } else {
       for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
-        copy_bytes(*work.plan, streams(work), place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
+        copy_bytes(work, place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
                    static_cast<std::byte*>(work.sources[0]), bytes, place(0).take && work.plan->takes_copied);
       }
     }

@@ -10,8 +10,6 @@
 namespace collectives::verification {
 namespace {
 
-constexpr std::int64_t kPitchUnit = 64;  // bytes: no cache line belongs to two slots
-
 class Checker {
  public:
   Checker(const Schedule& schedule, const Problem& problem, const Topology& topology, const Limits& limits)
@@ -23,6 +21,7 @@ class Checker {
 
   void run() {
     find_loops();
+    check_pitch();
     for (std::size_t i = 0; i < schedule_.steps.size(); ++i) {
       try {
         check(schedule_.steps[i], iterations_[i]);
@@ -150,10 +149,13 @@ class Checker {
   }
 
   void check_pitch() const {
+    constexpr auto kLine = static_cast<std::int64_t>(kCacheLine);  // none belongs to two slots
     const std::int64_t pitch = schedule_.slot_pitch;
-    const std::int64_t most = (limits_.slot_bytes + kPitchUnit - 1) / kPitchUnit * kPitchUnit;
-    require(pitch >= 0 && pitch % kPitchUnit == 0 && pitch <= most,
-            "slots of " + std::to_string(pitch) + " bytes, where they have " + std::to_string(limits_.slot_bytes));
+    if (pitch < 0 || pitch % kLine != 0 || pitch > (limits_.slot_bytes + kLine - 1) / kLine * kLine) {
+      throw Violation{"rank " + std::to_string(topology_.rank) + " packs slots of " + std::to_string(pitch) +
+                      " bytes, which are no whole cache lines or more than the " + std::to_string(limits_.slot_bytes) +
+                      " that a slot has"};
+    }
   }
 
   void check_operand(const Operand& operand, const Step& step, std::int64_t iterations) const {
@@ -182,7 +184,6 @@ class Checker {
         break;
       case Region::kBox:
         check_chunk(operand.chunk, iterations);
-        check_pitch();
         bytes = schedule_.slot_pitch > 0 ? std::min(schedule_.slot_pitch, limits_.slot_bytes) : limits_.slot_bytes;
         break;
       case Region::kInline:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "local_world.h"
+#include "verify/verifier.h"
 
 namespace {
 
@@ -78,7 +79,7 @@ class Collectives {
   bool done_[kRanks] = {};
 };
 
-std::int64_t pitch(Collective collective, std::int64_t bytes) {
+Problem problem_of(Collective collective, std::int64_t bytes) {
   Problem problem;
   problem.collective = collective;
   problem.dtype = DType::kFloat32;
@@ -86,7 +87,34 @@ std::int64_t pitch(Collective collective, std::int64_t bytes) {
   if (collective == Collective::kAllGather) {
     problem.counts.assign(kRanks * kRanks, bytes / 4);
   }
-  return build_schedule("one_shot", problem, one_host(0, kRanks), Limits()).slot_pitch;
+  return problem;
+}
+
+std::int64_t pitch(Collective collective, std::int64_t bytes) {
+  return build_schedule("one_shot", problem_of(collective, bytes), one_host(0, kRanks), Limits()).slot_pitch;
+}
+
+// What the verifier says of a broadcast by chunks of 16 KiB whose slots lie so far apart on rank 0, and on the others.
+bool verified(std::int64_t first, std::int64_t others) {
+  const Problem problem = problem_of(Collective::kBroadcast, 48 << 10);
+  std::vector<Schedule> schedules;
+  for (int r = 0; r < kRanks; ++r) {
+    schedules.push_back(build_schedule("one_shot", problem, one_host(r, kRanks), Limits()));
+    schedules.back().slot_pitch = r == 0 ? first : others;
+  }
+  return verify(schedules, problem, one_host(0, kRanks), {}).ok;
+}
+
+void verify_pitches() {
+  const std::int64_t chunk = 16 << 10;
+  const std::int64_t slot = Limits().slot_bytes;
+  for (const std::int64_t good : {std::int64_t{0}, chunk, 2 * chunk, slot}) {
+    check(verified(good, good), std::to_string(good) + " bytes from slot to slot are refused");
+  }
+  for (const std::int64_t bad : {std::int64_t{-64}, chunk / 2, chunk + 8, slot + 64}) {
+    check(!verified(bad, bad), std::to_string(bad) + " bytes from slot to slot are taken");
+  }
+  check(!verified(chunk, 2 * chunk), "ranks may have their slots in different places");
 }
 
 constexpr std::int64_t kPart = 100 << 10;  // bytes, of an all_gather: one chunk
@@ -132,6 +160,7 @@ void whole_after_packed() {
 int main() {
   check(pitch(Collective::kAllGather, kPart) == 0, "the slots of an all_gather are not whole ones");
   check(pitch(Collective::kBroadcast, 32 << 10) == 16 << 10, "the slots of a broadcast do not lie side by side");
+  verify_pitches();
   packed_after_whole();
   whole_after_packed();
   return g_failures == 0 ? 0 : 1;
