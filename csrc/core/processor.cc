@@ -24,6 +24,7 @@ Processor find() {
     found.takes_lines = family < kZen5;
     found.fills_by_string = family >= kZen5;
     found.looks_late = family >= kZen5;
+    found.owns_headers = family >= kZen5;
     found.streams_in_place = family < kZen5;
   }
 #endif

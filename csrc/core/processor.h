@@ -12,6 +12,9 @@ struct Processor {
   // Who has just published waits a moment before it looks whether others have. As measured (docs/performance.md); the
   // likely reason is that an early look gets into the way of a core that is about to write the line.
   bool looks_late = false;
+  // A header line is made this core's own as soon as the others have read the one before, and the first look waits for
+  // the own line to be written, no longer. Where a message is that line alone, it takes one flight in place of two.
+  bool owns_headers = false;
 };
 
 // This one, asked once.

@@ -55,6 +55,16 @@ inline void copy_by_string(std::byte* destination, const std::byte* source, std:
 #endif
 }
 
+// Begins to take a line away from the cores that have it, so that the next store to it need not wait for them.
+// Unless the compiler may assume this instruction, __builtin_prefetch(line, 1) is one that fetches for reading.
+inline void own_line(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 // Begins to fetch lines that will be written soon, while there is something to wait for.
 inline void fetch_lines_to_write(const std::byte* data, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += kTakeLine) {

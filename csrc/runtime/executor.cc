@@ -111,11 +111,20 @@ inline Executor::Look Executor::compare_header(const Work& work, int member, con
   return differs(member, line.signature, work) ? Look::kDiffers : Look::kThere;
 }
 
+inline void Executor::wait_before_look(const Work& work) const {
+  const FirstLook first_look = work.plan->first_look;
+  if (first_look == FirstLook::kSent) {
+    finish_first();
+  } else if (first_look == FirstLook::kLate && looks_ <= kLooksOfNear) {
+    relax();
+  }
+}
+
 // Looks until the flag is there, or `spins` more looks were in vain.
 inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, int spins) {
   const std::atomic<std::uint64_t>& word = flag.word(work.bases);
-  if (flag.is_header && work.plan->looks_late && work.next_wait == 0 && looks_ <= kLooksOfNear && spins > 1) {
-    relax();
+  if (flag.is_header && work.next_wait == 0 && spins > 1) {
+    wait_before_look(work);
   }
   // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load. What the rest of a
   // header line holds, and whatever its rank had to read, was written and read before its word.
@@ -287,6 +296,9 @@ Progress Executor::run(Work& work, int spins) {
       if (seen != Look::kThere) {
         return stopped(seen);
       }
+    }
+    if (work.plan->first_look == FirstLook::kSent && work.next_wait > 0) {
+      own_line(&domain_->header(rank_, work.sequence + 1));
     }
     if (step.kind == StepKind::kCopy || step.kind == StepKind::kReduce) {
       if (!work.one_piece) {

@@ -53,6 +53,18 @@ std::int64_t ahead_bytes(const Schedule& s) {
   return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
 }
 
+FirstLook first_look(const Problem& problem, const Topology& topology, const Schedule& schedule) {
+  if (problem.bytes() > kShort || topology.crowded) {
+    return FirstLook::kAtOnce;
+  }
+  // Not a barrier, after which anything may come: where a box has to be filled first, a header line that was there
+  // before only gets into the way of looks, and has to be fetched twice.
+  if (processor().owns_headers && schedule.chunks == 0 && problem.bytes() > 0) {
+    return FirstLook::kSent;
+  }
+  return processor().looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
+}
+
 // Longer messages gain nothing by a short way.
 constexpr std::int64_t kMostSwapped = 32 << 10;
 
@@ -133,7 +145,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->streams = streams(problem, topology);
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
-  plan->looks_late = processor().looks_late && problem.bytes() <= kShort && !topology.crowded;
+  plan->first_look = first_look(problem, topology, schedule);
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;
 }

@@ -13,6 +13,13 @@
 
 namespace collectives {
 
+// When a rank that has just published its header looks for that of another; see Processor.
+enum class FirstLook : std::uint8_t {
+  kAtOnce,
+  kLate,  // Processor::looks_late; pays where a call is short
+  kSent,  // Processor::owns_headers; pays where the header line is the whole message
+};
+
 struct Plan {
   static constexpr std::uint32_t kSwapSteps = 4;  // send, receive, await, flush
 
@@ -34,9 +41,9 @@ struct Plan {
   bool streams_in_place = false;  // also where the output is the input
   bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
   bool takes_reduced = false;     // the same of reductions
-  bool looks_late = false;        // see Processor; pays where a call is short
-  bool by_string = false;         // boxes are filled by a string instruction where memcpy would use none
-  int element_shift = 0;          // log2 of the size of an element
+  FirstLook first_look = FirstLook::kAtOnce;
+  bool by_string = false;  // boxes are filled by a string instruction where memcpy would use none
+  int element_shift = 0;   // log2 of the size of an element
 };
 
 // domain: nullptr where no rank is mapped.
