@@ -12,8 +12,8 @@ struct Processor {
   // Who has just published waits a moment before it looks whether others have. As measured (docs/performance.md); the
   // likely reason is that an early look gets into the way of a core that is about to write the line.
   bool looks_late = false;
-  // A header line is made this core's own as soon as the others have read the one before, and the first look waits for
-  // the own line to be written, no longer. Where a message is that line alone, it takes one flight in place of two.
+  // A header line is made this core's own as soon as the headers of the others have come, so that the next store to it
+  // need not wait for the cores that read it last: a message takes one flight in place of two.
   bool owns_headers = false;
 };
 

@@ -113,10 +113,16 @@ inline Executor::Look Executor::compare_header(const Work& work, int member, con
 
 inline void Executor::wait_before_look(const Work& work) const {
   const FirstLook first_look = work.plan->first_look;
-  if (first_look == FirstLook::kSent) {
-    finish_first();
-  } else if (first_look == FirstLook::kLate && looks_ <= kLooksOfNear) {
+  if (first_look == FirstLook::kOwned || (first_look == FirstLook::kLate && looks_ <= kLooksOfNear)) {
     relax();
+  }
+}
+
+// Those that the next call writes if it is like this one: the others have read what was there.
+inline void Executor::own_next_lines(const Work& work) const {
+  own_line(&domain_->header(rank_, work.sequence + 1));
+  if (work.plan->owns_slot) {
+    own_line(domain_->box(rank_, work.base + 1));
   }
 }
 
@@ -297,8 +303,8 @@ Progress Executor::run(Work& work, int spins) {
         return stopped(seen);
       }
     }
-    if (work.plan->first_look == FirstLook::kSent && work.next_wait > 0) {
-      own_line(&domain_->header(rank_, work.sequence + 1));
+    if (work.plan->first_look == FirstLook::kOwned && work.next_wait > 0) {
+      own_next_lines(work);
     }
     if (step.kind == StepKind::kCopy || step.kind == StepKind::kReduce) {
       if (!work.one_piece) {

@@ -63,6 +63,7 @@ class Executor {
   enum class Look : std::uint8_t { kNotYet, kThere, kDiffers };
   static Progress stopped(Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; }
   void wait_before_look(const Work& work) const;
+  void own_next_lines(const Work& work) const;
   Look await(const Work& work, const FlagPlace& flag, int spins);
   Look await_in_turn(const Work& work, const Step& step, int spins);
   Look look_header(const Work& work, int member);

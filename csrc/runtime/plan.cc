@@ -53,14 +53,24 @@ std::int64_t ahead_bytes(const Schedule& s) {
   return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
 }
 
+// With more lines of a box than one, some of them come too late for the first look.
+constexpr std::int64_t kMostOwned = 64;
+
+// Whether the rank writes into its box.
+bool fills_box(const Schedule& schedule, int rank) {
+  return std::any_of(schedule.operands.begin(), schedule.operands.end(),
+                     [&](const Operand& o) { return o.region == Region::kBox && o.member == rank; });
+}
+
 FirstLook first_look(const Problem& problem, const Topology& topology, const Schedule& schedule) {
   if (problem.bytes() > kShort || topology.crowded) {
     return FirstLook::kAtOnce;
   }
   // Not a barrier, after which anything may come: where a box has to be filled first, a header line that was there
   // before only gets into the way of looks, and has to be fetched twice.
-  if (processor().owns_headers && schedule.chunks == 0 && problem.bytes() > 0) {
-    return FirstLook::kSent;
+  const bool brief = schedule.chunks == 0 || (schedule.chunks == 1 && problem.bytes() <= kMostOwned);
+  if (processor().owns_headers && brief && problem.bytes() > 0 && problem.memory == MemoryKind::kPrivate) {
+    return FirstLook::kOwned;
   }
   return processor().looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
 }
@@ -146,6 +156,10 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
   plan->first_look = first_look(problem, topology, schedule);
+  if (plan->first_look == FirstLook::kOwned) {
+    plan->owns_slot = fills_box(schedule, topology.rank);
+    plan->ahead_bytes = 0;
+  }
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;
 }

@@ -16,8 +16,9 @@ namespace collectives {
 // When a rank that has just published its header looks for that of another; see Processor.
 enum class FirstLook : std::uint8_t {
   kAtOnce,
-  kLate,  // Processor::looks_late; pays where a call is short
-  kSent,  // Processor::owns_headers; pays where the header line is the whole message
+  kLate,   // Processor::looks_late; pays where a call is short
+  kOwned,  // the same, of cores that share no cache, too; and Processor::owns_headers, which pays where the message is
+           // the header line, with one line of a box at most
 };
 
 struct Plan {
@@ -42,6 +43,7 @@ struct Plan {
   bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
   bool takes_reduced = false;     // the same of reductions
   FirstLook first_look = FirstLook::kAtOnce;
+  bool owns_slot = false;  // with FirstLook::kOwned: this rank writes a line of its box
   bool by_string = false;  // boxes are filled by a string instruction where memcpy would use none
   int element_shift = 0;   // log2 of the size of an element
 };
