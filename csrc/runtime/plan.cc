@@ -54,7 +54,7 @@ std::int64_t ahead_bytes(const Schedule& s) {
 }
 
 // With more lines of a box than one, some of them come too late for the first look.
-constexpr std::int64_t kMostOwned = 64;
+constexpr std::int64_t kMostOwned = kTakeLine;
 
 // Whether the rank writes into its box.
 bool fills_box(const Schedule& schedule, int rank) {
