@@ -26,6 +26,8 @@ from pool import Pools, make_group
 # Inherited by every process that a test starts, and by those that they start: finds those that outlived it.
 MARK = "TESTS_OF_COLLECTIVES"
 os.environ[MARK] = uuid.uuid4().hex
+# Likewise: one that crashes says where its Python code was.
+os.environ["PYTHONFAULTHANDLER"] = "1"
 
 TOLERANCE = 4  # descriptors: pytest and its plugins open some of their own on the way, none of the kinds in OURS
 OURS = ("eventfd", "memfd:", "socket:")
