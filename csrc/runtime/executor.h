@@ -62,6 +62,11 @@ class Executor {
  private:
   enum class Look : std::uint8_t { kNotYet, kThere, kDiffers };
   static Progress stopped(Look seen) { return seen == Look::kDiffers ? Progress::kMismatch : Progress::kBlocked; }
+  // Whether this call has followed the last one so fast that both were between cores that share a cache.
+  bool follows_fast() const { return recorder_.interval() < brisk_; }
+  bool owns_lines(const Plan& plan) const {
+    return plan.first_look == FirstLook::kOwned || (plan.first_look == FirstLook::kOwnedFar && !follows_fast());
+  }
   void wait_before_look(const Work& work) const;
   void own_next_lines(const Work& work) const;
   Look await(const Work& work, const FlagPlace& flag, int spins);
@@ -109,7 +114,8 @@ class Executor {
   HostMemory* turns_;
   std::vector<int> members_;
   Reading reading_;
-  int looks_ = 0;  // at the header that was awaited last
+  int looks_ = 0;        // at the header that was awaited last
+  std::uint64_t brisk_;  // see follows_fast(); counts of the recorder
 };
 
 }  // namespace collectives

@@ -53,8 +53,10 @@ std::int64_t ahead_bytes(const Schedule& s) {
   return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
 }
 
-// With more lines of a box than one, some of them come too late for the first look.
+// With more lines of a box, some of them come too late for the first look. Of a broadcast these are fewer: only one
+// rank fills a box, and those that read it can look later.
 constexpr std::int64_t kMostOwned = kTakeLine;
+constexpr std::int64_t kMostOwnedOfBroadcast = 4 * kTakeLine;
 
 // Whether the rank writes into its box.
 bool fills_box(const Schedule& schedule, int rank) {
@@ -68,9 +70,14 @@ FirstLook first_look(const Problem& problem, const Topology& topology, const Sch
   }
   // Not a barrier, after which anything may come: where a box has to be filled first, a header line that was there
   // before only gets into the way of looks, and has to be fetched twice.
-  const bool brief = schedule.chunks == 0 || (schedule.chunks == 1 && problem.bytes() <= kMostOwned);
-  if (processor().owns_headers && brief && problem.bytes() > 0 && problem.memory == MemoryKind::kPrivate) {
-    return FirstLook::kOwned;
+  if (processor().owns_headers && problem.bytes() > 0 && problem.memory == MemoryKind::kPrivate) {
+    const std::int64_t most = problem.collective == Collective::kBroadcast ? kMostOwnedOfBroadcast : kMostOwned;
+    if (schedule.chunks == 0) {
+      return FirstLook::kOwned;
+    }
+    if (schedule.chunks == 1 && problem.bytes() <= most) {
+      return FirstLook::kOwnedFar;
+    }
   }
   return processor().looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
 }
@@ -156,9 +163,12 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
   plan->first_look = first_look(problem, topology, schedule);
-  if (plan->first_look == FirstLook::kOwned) {
-    plan->owns_slot = fills_box(schedule, topology.rank);
+  if (plan->first_look >= FirstLook::kOwned) {
     plan->ahead_bytes = 0;
+  }
+  if (plan->first_look == FirstLook::kOwnedFar) {
+    plan->only_reads = !fills_box(schedule, topology.rank);
+    plan->owned_bytes = plan->only_reads ? 0 : problem.bytes();
   }
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;

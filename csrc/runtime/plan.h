@@ -18,7 +18,8 @@ enum class FirstLook : std::uint8_t {
   kAtOnce,
   kLate,   // Processor::looks_late; pays where a call is short
   kOwned,  // the same, of cores that share no cache, too; and Processor::owns_headers, which pays where the message is
-           // the header line, with one line of a box at most
+           // the header line
+  kOwnedFar,  // the same of lines of a box, too, which pays of cores that share no cache only
 };
 
 struct Plan {
@@ -43,7 +44,9 @@ struct Plan {
   bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
   bool takes_reduced = false;     // the same of reductions
   FirstLook first_look = FirstLook::kAtOnce;
-  bool owns_slot = false;  // with FirstLook::kOwned: this rank writes a line of its box
+  // With FirstLook::kOwnedFar: what this rank writes into its box, and whether it writes nothing there.
+  std::int64_t owned_bytes = 0;
+  bool only_reads = false;
   bool by_string = false;  // boxes are filled by a string instruction where memcpy would use none
   int element_shift = 0;   // log2 of the size of an element
 };

@@ -82,6 +82,10 @@ std::int64_t CounterClock::nanoseconds_of(std::uint64_t count) const {
   return now_ns - static_cast<std::int64_t>(static_cast<double>(since) * ns_per_count_);
 }
 
+std::uint64_t CounterClock::counts_in(double ns) const {
+  return ns_per_count_ == 0 ? 0 : static_cast<std::uint64_t>(ns / ns_per_count_);
+}
+
 Recorder::Recorder(int rank, int size) : rank_(rank), size_(size), world_(count_world(rank)) {
   // Pages of zeros, which take memory once they are used.
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -36,6 +36,8 @@ struct CounterClock {
   CounterClock();
   // Nanoseconds since 1970 of a value of the counter.
   std::int64_t nanoseconds_of(std::uint64_t count) const;
+  // What the counter counts in so many nanoseconds; 0 where that is not known yet.
+  std::uint64_t counts_in(double ns) const;
   std::int64_t now_ns;
 
  private:
@@ -111,6 +113,13 @@ class Recorder {
   // It begins, or is over.
   void started(Work& work);
   void ended(Work& work, WorkState state);
+
+  // What the counter counted from the last call but one to the last.
+  std::uint64_t interval() const {
+    const std::uint64_t count = next_.load(std::memory_order_relaxed);
+    return entries_[(count - 1) % kEntries].posted.load(std::memory_order_relaxed) -
+           entries_[(count - 2) % kEntries].posted.load(std::memory_order_relaxed);
+  }
 
   // How many calls there have been, and call number `number` of them; false when it has been overwritten.
   std::uint64_t count() const { return next_.load(std::memory_order_acquire); }
