@@ -75,6 +75,9 @@ int Explanation::writer(bool time_is_up) const {
 void Explanation::run() {
   const Recorder& recorder = communicator_.engine()->recorder();
   if (!recorder_folder().empty()) {
+    // Whoever has made this keeps the lock until the works that failed have ended, which is to be seen in the dump.
+    communicator_.engine()->lock().lock();
+    communicator_.engine()->lock().unlock();
     dump(recorder, recorder_folder(), failure_.own.text, {});
   }
   if (!failure_.explains) {
