@@ -12,8 +12,9 @@ struct Processor {
   // Who has just published waits a moment before it looks whether others have. As measured (docs/performance.md); the
   // likely reason is that an early look gets into the way of a core that is about to write the line.
   bool looks_late = false;
-  // A header line is made this core's own as soon as the headers of the others have come, so that the next store to it
-  // need not wait for the cores that read it last: a message takes one flight in place of two.
+  // A header line, and a few lines of a box where no cache is shared, are made this core's own as soon as the headers
+  // of the others have come, so that the next stores to them need not wait for the cores that read them last: a message
+  // takes one flight in place of two.
   bool owns_headers = false;
 };
 

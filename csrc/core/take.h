@@ -65,7 +65,9 @@ inline void own_line(const void* line) {
 #endif
 }
 
-// Begins to fetch lines that will be written soon, while there is something to wait for.
+// Begins to fetch lines that will be written soon, while there is something to wait for. As own_line() says, it may be
+// for reading, and better so: lines that are taken away while others may still look at them cost more
+// (docs/performance.md).
 inline void fetch_lines_to_write(const std::byte* data, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += kTakeLine) {
     __builtin_prefetch(data + i, 1);

@@ -45,8 +45,8 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
 // Up to here what a rank does while it waits is a good part of the time that the wait takes.
 constexpr std::int64_t kShort = 2048;
 
-// How much of its box a rank fetches for writing while it waits: what it will write in the next call but one. Where it
-// has nothing to do meanwhile but wait, and only as much as takes no longer than that.
+// How much of its box a rank fetches while it waits: what it will write in the next call but one. Where it has nothing
+// to do meanwhile but wait, and only as much as takes no longer than that.
 std::int64_t ahead_bytes(const Schedule& s) {
   const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kTakeBlock &&
                          s.steps[1].kind == StepKind::kReduce;
@@ -57,6 +57,11 @@ std::int64_t ahead_bytes(const Schedule& s) {
 // rank fills a box, and those that read it can look later.
 constexpr std::int64_t kMostOwned = kTakeLine;
 constexpr std::int64_t kMostOwnedOfBroadcast = 4 * kTakeLine;
+
+bool uses_boxes(const Schedule& schedule) {
+  return std::any_of(schedule.operands.begin(), schedule.operands.end(),
+                     [](const Operand& o) { return o.region == Region::kBox; });
+}
 
 // Whether the rank writes into its box.
 bool fills_box(const Schedule& schedule, int rank) {
@@ -70,12 +75,12 @@ FirstLook first_look(const Problem& problem, const Topology& topology, const Sch
   }
   // Not a barrier, after which anything may come: where a box has to be filled first, a header line that was there
   // before only gets into the way of looks, and has to be fetched twice.
-  if (processor().owns_headers && problem.bytes() > 0 && problem.memory == MemoryKind::kPrivate) {
-    const std::int64_t most = problem.collective == Collective::kBroadcast ? kMostOwnedOfBroadcast : kMostOwned;
-    if (schedule.chunks == 0) {
+  if (processor().owns_headers && problem.bytes() > 0 && problem.memory == MemoryKind::kPrivate &&
+      schedule.chunks <= 1) {
+    if (!uses_boxes(schedule)) {
       return FirstLook::kOwned;
     }
-    if (schedule.chunks == 1 && problem.bytes() <= most) {
+    if (problem.bytes() <= (problem.collective == Collective::kBroadcast ? kMostOwnedOfBroadcast : kMostOwned)) {
       return FirstLook::kOwnedFar;
     }
   }
@@ -166,9 +171,8 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   if (plan->first_look >= FirstLook::kOwned) {
     plan->ahead_bytes = 0;
   }
-  if (plan->first_look == FirstLook::kOwnedFar) {
-    plan->only_reads = !fills_box(schedule, topology.rank);
-    plan->owned_bytes = plan->only_reads ? 0 : problem.bytes();
+  if (plan->first_look == FirstLook::kOwnedFar && fills_box(schedule, topology.rank)) {
+    plan->owned_bytes = problem.bytes();
   }
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;

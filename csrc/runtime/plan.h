@@ -44,9 +44,8 @@ struct Plan {
   bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
   bool takes_reduced = false;     // the same of reductions
   FirstLook first_look = FirstLook::kAtOnce;
-  // With FirstLook::kOwnedFar: what this rank writes into its box, and whether it writes nothing there.
+  // With FirstLook::kOwnedFar: what this rank makes ready of its box, from the start of a slot; 0 where it only reads.
   std::int64_t owned_bytes = 0;
-  bool only_reads = false;
   bool by_string = false;  // boxes are filled by a string instruction where memcpy would use none
   int element_shift = 0;   // log2 of the size of an element
 };
