@@ -1,5 +1,7 @@
 #include "core/processor.h"
 
+#include "core/take.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -21,11 +23,15 @@ Processor find() {
   if (__get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_AMD_ebx && c == signature_AMD_ecx &&
       d == signature_AMD_edx && __get_cpuid(1, &a, &b, &c, &d) != 0) {
     const unsigned family = ((a >> 8) & 0xF) + ((a >> 20) & 0xFF);
-    found.takes_lines = family < kZen5;
-    found.fills_by_string = family >= kZen5;
-    found.looks_late = family >= kZen5;
-    found.owns_headers = family >= kZen5;
-    found.streams_in_place = family < kZen5;
+    const bool zen5 = family >= kZen5;
+    found.takes_lines = !zen5;
+    found.fills_by_string = zen5;
+    found.streams_in_place = !zen5;
+    found.looks_late = zen5;
+    found.owns_lines = true;
+    found.owns_boxes_near = !zen5;
+    found.most_owned = (zen5 ? 1 : 4) * kTakeLine;
+    found.most_owned_of_broadcast = (zen5 ? 4 : 16) * kTakeLine;
   }
 #endif
   return found;

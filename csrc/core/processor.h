@@ -1,6 +1,8 @@
 // What processors differ in that decides how memory which other cores read and write is best used.
 #pragma once
 
+#include <cstdint>
+
 namespace collectives {
 
 struct Processor {
@@ -12,10 +14,16 @@ struct Processor {
   // Who has just published waits a moment before it looks whether others have. As measured (docs/performance.md); the
   // likely reason is that an early look gets into the way of a core that is about to write the line.
   bool looks_late = false;
-  // A header line, and a few lines of a box where no cache is shared, are made this core's own as soon as the headers
-  // of the others have come, so that the next stores to them need not wait for the cores that read them last: a message
-  // takes one flight in place of two.
-  bool owns_headers = false;
+  // A header line, and a few lines of a box, are made this core's own as soon as the headers of the others have come,
+  // so that the next stores to them need not wait for the cores that read them last: a message takes one flight in
+  // place of two.
+  bool owns_lines = false;
+  // The lines of a box where cores share a cache, too.
+  bool owns_boxes_near = false;
+  // Up to how many bytes of each rank: with more lines of a box, some of them come too late for the first look. Of a
+  // broadcast these are fewer, since only one rank fills a box.
+  std::int64_t most_owned = 0;
+  std::int64_t most_owned_of_broadcast = 0;
 };
 
 // This one, asked once.

@@ -11,4 +11,13 @@ inline void relax() {
 #endif
 }
 
+// Loads that come after it are not begun before those that came before it are done.
+inline void fence_loads() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_lfence();
+#elif defined(__aarch64__)
+  asm volatile("dmb ishld" ::: "memory");
+#endif
+}
+
 }  // namespace collectives

@@ -119,14 +119,16 @@ inline Executor::Look Executor::compare_header(const Work& work, int member, con
 // Between the header of this rank and its first look for another.
 inline void Executor::wait_before_look(const Work& work) const {
   const FirstLook first_look = work.plan->first_look;
-  if (first_look == FirstLook::kOwned || (first_look == FirstLook::kLate && looks_ <= kLooksOfNear)) {
+  if (first_look == FirstLook::kLate || (first_look == FirstLook::kLateNear && looks_ <= kLooksOfNear)) {
     relax();
-  } else if (first_look == FirstLook::kOwnedFar) {
+  } else if (first_look == FirstLook::kLateByDistance) {
     // Decided before the last pause: whatever comes behind that delays the look.
     if (work.plan->owned_bytes == 0 && !follows_fast()) {
       relax();  // the rank that is awaited has lines to fill, and this one has none
     }
     relax();
+  } else if (first_look == FirstLook::kFenced) {
+    fence_loads();
   }
 }
 

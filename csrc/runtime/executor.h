@@ -65,7 +65,7 @@ class Executor {
   // Whether this call has followed the last one so fast that both were between cores that share a cache.
   bool follows_fast() const { return recorder_.interval() < brisk_; }
   bool owns_lines(const Plan& plan) const {
-    return plan.first_look == FirstLook::kOwned || (plan.first_look == FirstLook::kOwnedFar && !follows_fast());
+    return plan.owning == Owning::kEverywhere || (plan.owning == Owning::kFar && !follows_fast());
   }
   void wait_before_look(const Work& work) const;
   void own_next_lines(const Work& work) const;

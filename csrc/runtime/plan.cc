@@ -53,11 +53,6 @@ std::int64_t ahead_bytes(const Schedule& s) {
   return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
 }
 
-// With more lines of a box, some of them come too late for the first look. Of a broadcast these are fewer: only one
-// rank fills a box, and those that read it can look later.
-constexpr std::int64_t kMostOwned = kTakeLine;
-constexpr std::int64_t kMostOwnedOfBroadcast = 4 * kTakeLine;
-
 bool uses_boxes(const Schedule& schedule) {
   return std::any_of(schedule.operands.begin(), schedule.operands.end(),
                      [](const Operand& o) { return o.region == Region::kBox; });
@@ -69,22 +64,33 @@ bool fills_box(const Schedule& schedule, int rank) {
                      [&](const Operand& o) { return o.region == Region::kBox && o.member == rank; });
 }
 
-FirstLook first_look(const Problem& problem, const Topology& topology, const Schedule& schedule) {
+// Decides what the rank does between its own header and those of others: Plan::first_look, owning and owned_bytes.
+void plan_first_look(Plan& plan, const Topology& topology) {
+  const Problem& problem = plan.problem;
+  const Processor& here = processor();
   if (problem.bytes() > kShort || topology.crowded) {
-    return FirstLook::kAtOnce;
+    return;
   }
+  plan.first_look = here.looks_late ? FirstLook::kLateNear : FirstLook::kAtOnce;
   // Not a barrier, after which anything may come: where a box has to be filled first, a header line that was there
   // before only gets into the way of looks, and has to be fetched twice.
-  if (processor().owns_headers && problem.bytes() > 0 && problem.memory == MemoryKind::kPrivate &&
-      schedule.chunks <= 1) {
-    if (!uses_boxes(schedule)) {
-      return FirstLook::kOwned;
-    }
-    if (problem.bytes() <= (problem.collective == Collective::kBroadcast ? kMostOwnedOfBroadcast : kMostOwned)) {
-      return FirstLook::kOwnedFar;
-    }
+  if (!here.owns_lines || problem.bytes() == 0 || problem.memory != MemoryKind::kPrivate || plan.schedule.chunks > 1) {
+    return;
   }
-  return processor().looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
+  const bool broadcast = problem.collective == Collective::kBroadcast;
+  if (!uses_boxes(plan.schedule)) {
+    plan.owning = Owning::kEverywhere;
+    plan.first_look = here.looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
+  } else if (problem.bytes() <= (broadcast ? here.most_owned_of_broadcast : here.most_owned)) {
+    plan.owning = here.owns_boxes_near ? Owning::kEverywhere : Owning::kFar;
+    plan.first_look = here.looks_late ? FirstLook::kLateByDistance : FirstLook::kFenced;
+    plan.owned_bytes = fills_box(plan.schedule, topology.rank) ? problem.bytes() : 0;
+    // Lines that their owner fetches need not be written back; where they are sources of a reduction it costs nothing.
+    plan.takes_copied = plan.takes_copied && plan.owning != Owning::kEverywhere;
+  }
+  if (plan.owning != Owning::kNowhere) {
+    plan.ahead_bytes = 0;
+  }
 }
 
 // Longer messages gain nothing by a short way.
@@ -167,13 +173,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->streams = streams(problem, topology);
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
-  plan->first_look = first_look(problem, topology, schedule);
-  if (plan->first_look >= FirstLook::kOwned) {
-    plan->ahead_bytes = 0;
-  }
-  if (plan->first_look == FirstLook::kOwnedFar && fills_box(schedule, topology.rank)) {
-    plan->owned_bytes = problem.bytes();
-  }
+  plan_first_look(*plan, topology);
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;
 }

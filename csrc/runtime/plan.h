@@ -13,13 +13,20 @@
 
 namespace collectives {
 
-// When a rank that has just published its header looks for that of another; see Processor.
+// When a rank that has just published its header looks for that of another; see Processor::looks_late.
 enum class FirstLook : std::uint8_t {
   kAtOnce,
-  kLate,   // Processor::looks_late; pays where a call is short
-  kOwned,  // the same, of cores that share no cache, too; and Processor::owns_headers, which pays where the message is
-           // the header line
-  kOwnedFar,  // the same of lines of a box, too, which pays of cores that share no cache only
+  kFenced,          // but not ahead of what precedes it
+  kLateNear,        // after a pause, where cores share a cache; pays where a call is short
+  kLate,            // wherever they are
+  kLateByDistance,  // the same, and after two where they share none and this rank has nothing to fill
+};
+
+// Where a rank makes the lines its own that the next call writes; see Processor::owns_lines.
+enum class Owning : std::uint8_t {
+  kNowhere,
+  kFar,  // where cores share no cache
+  kEverywhere,
 };
 
 struct Plan {
@@ -44,10 +51,10 @@ struct Plan {
   bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
   bool takes_reduced = false;     // the same of reductions
   FirstLook first_look = FirstLook::kAtOnce;
-  // With FirstLook::kOwnedFar: what this rank makes ready of its box, from the start of a slot; 0 where it only reads.
-  std::int64_t owned_bytes = 0;
-  bool by_string = false;  // boxes are filled by a string instruction where memcpy would use none
-  int element_shift = 0;   // log2 of the size of an element
+  Owning owning = Owning::kNowhere;  // of the header line, and
+  std::int64_t owned_bytes = 0;      // of that much of the own box, from the start of a slot
+  bool by_string = false;            // boxes are filled by a string instruction where memcpy would use none
+  int element_shift = 0;             // log2 of the size of an element
 };
 
 // domain: nullptr where no rank is mapped.
