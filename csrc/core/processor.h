@@ -6,7 +6,7 @@
 namespace collectives {
 
 struct Processor {
-  bool takes_lines = false;      // lines that are read are written back whatever is done with them, see core/take.h
+  bool takes_lines = false;      // lines that are read are written back, whatever is done with them; see core/take.h
   bool fills_by_string = false;  // a box is filled by a string instruction from 1 KiB on
   // Results of an all-reduce that take the place of its input, which has just been read, are written past the caches,
   // too, where they are too large for these.
@@ -20,8 +20,8 @@ struct Processor {
   bool owns_lines = false;
   // The lines of a box where cores share a cache, too.
   bool owns_boxes_near = false;
-  // Up to how many bytes of each rank: with more lines of a box, some of them come too late for the first look. Of a
-  // broadcast these are fewer, since only one rank fills a box.
+  // Up to how many bytes of a call: more lines come too late for the first look. A broadcast may have more, since only
+  // one rank fills a box.
   std::int64_t most_owned = 0;
   std::int64_t most_owned_of_broadcast = 0;
 };

@@ -10,7 +10,8 @@
 // That is so on AMD's processors up to Zen 4 (core/processor.h). On Zen 5 and on Intel's an upgrade costs no more than
 // any other transfer between cores, and a byte that is written back is one transfer more: without it a broadcast or an
 // all_gather takes 10 to 25 % less. Only short reductions and messages (transports/consume.h) are better off with it
-// there, too: it happens while nobody waits, and spares the owner a wait.
+// there, too: it happens while nobody waits, and spares the owner a wait. Nor does a short broadcast need it whose root
+// makes the lines its own before it writes them (Plan::owned_bytes).
 #pragma once
 
 #include <algorithm>
@@ -66,7 +67,7 @@ inline void own_line(const void* line) {
 }
 
 // Begins to fetch lines that will be written soon, while there is something to wait for. As own_line() says, it may be
-// for reading, and better so: lines that are taken away while others may still look at them cost more
+// for reading, and is no worse for that: lines that are taken away while others may still look at them cost more
 // (docs/performance.md).
 inline void fetch_lines_to_write(const std::byte* data, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += kTakeLine) {

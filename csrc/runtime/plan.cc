@@ -64,8 +64,9 @@ bool fills_box(const Schedule& schedule, int rank) {
                      [&](const Operand& o) { return o.region == Region::kBox && o.member == rank; });
 }
 
-// Decides what the rank does between its own header and those of others: Plan::first_look, owning and owned_bytes.
-void plan_first_look(Plan& plan, const Topology& topology) {
+// Decides what the rank does around its wait for the headers of others: first_look, owning and owned_bytes; where lines
+// are owned, ahead_bytes and takes_copied, which have been set, are given up.
+void plan_meeting(Plan& plan, const Topology& topology) {
   const Problem& problem = plan.problem;
   const Processor& here = processor();
   if (problem.bytes() > kShort || topology.crowded) {
@@ -85,8 +86,9 @@ void plan_first_look(Plan& plan, const Topology& topology) {
     plan.owning = here.owns_boxes_near ? Owning::kEverywhere : Owning::kFar;
     plan.first_look = here.looks_late ? FirstLook::kLateByDistance : FirstLook::kFenced;
     plan.owned_bytes = fills_box(plan.schedule, topology.rank) ? problem.bytes() : 0;
-    // Lines that their owner fetches need not be written back; where they are sources of a reduction it costs nothing.
-    plan.takes_copied = plan.takes_copied && plan.owning != Owning::kEverywhere;
+    // Lines that the root makes its own need not be written back. In parts there may be lines beyond those that are
+    // owned, and as sources of a reduction it costs nothing.
+    plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_boxes_near);
   }
   if (plan.owning != Owning::kNowhere) {
     plan.ahead_bytes = 0;
@@ -173,7 +175,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->streams = streams(problem, topology);
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
-  plan_first_look(*plan, topology);
+  plan_meeting(*plan, topology);
   plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;
 }

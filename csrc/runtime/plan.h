@@ -16,7 +16,7 @@ namespace collectives {
 // When a rank that has just published its header looks for that of another; see Processor::looks_late.
 enum class FirstLook : std::uint8_t {
   kAtOnce,
-  kFenced,          // but not ahead of what precedes it
+  kFenced,          // but not before earlier loads are done: a look that comes too early costs more than that
   kLateNear,        // after a pause, where cores share a cache; pays where a call is short
   kLate,            // wherever they are
   kLateByDistance,  // the same, and after two where they share none and this rank has nothing to fill
@@ -51,10 +51,10 @@ struct Plan {
   bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
   bool takes_reduced = false;     // the same of reductions
   FirstLook first_look = FirstLook::kAtOnce;
-  Owning owning = Owning::kNowhere;  // of the header line, and
-  std::int64_t owned_bytes = 0;      // of that much of the own box, from the start of a slot
-  bool by_string = false;            // boxes are filled by a string instruction where memcpy would use none
-  int element_shift = 0;             // log2 of the size of an element
+  Owning owning = Owning::kNowhere;
+  std::int64_t owned_bytes = 0;  // of the own box, from the start of a slot, beside the header line
+  bool by_string = false;        // boxes are filled by a string instruction where memcpy would use none
+  int element_shift = 0;         // log2 of the size of an element
 };
 
 // domain: nullptr where no rank is mapped.
