@@ -34,7 +34,9 @@ if "TF_CONFIG" in __import__("os").environ:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("COLLECTIVES_", "TF_"))}
+    # Unbuffered, a line and its end are two writes, and workers that share a pipe write between them.
+    others = ("COLLECTIVES_", "TF_", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     kept["OMP_NUM_THREADS"] = kept["OPENBLAS_NUM_THREADS"] = "1"  # processes share the cores
     return {**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "COLLECTIVES_TIMEOUT": "60", **variables}
 
