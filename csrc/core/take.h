@@ -67,7 +67,7 @@ inline void own_line(const void* line) {
 }
 
 // Begins to fetch lines that will be written soon, while there is something to wait for. As own_line() says, it may be
-// for reading, and is no worse for that: lines that are taken away while others may still look at them cost more
+// for reading; to take so many away from other cores is slower on some processors, and hardly faster on others
 // (docs/performance.md).
 inline void fetch_lines_to_write(const std::byte* data, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += kTakeLine) {

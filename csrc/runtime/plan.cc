@@ -58,10 +58,17 @@ bool uses_boxes(const Schedule& schedule) {
                      [](const Operand& o) { return o.region == Region::kBox; });
 }
 
-// Whether the rank writes into its box.
-bool fills_box(const Schedule& schedule, int rank) {
-  return std::any_of(schedule.operands.begin(), schedule.operands.end(),
-                     [&](const Operand& o) { return o.region == Region::kBox && o.member == rank; });
+// How much of its box the rank fills from the start of a slot on.
+std::int64_t filled_bytes(const Schedule& schedule, int rank) {
+  std::int64_t bytes = 0;
+  for (const Step& step : schedule.steps) {
+    for (const Operand& to : schedule.destinations(step)) {
+      if (to.region == Region::kBox && to.member == rank && to.offset == 0) {
+        bytes = std::max(bytes, step.length);
+      }
+    }
+  }
+  return bytes;
 }
 
 // Decides what the rank does around its wait for the headers of others: first_look, owning and owned_bytes; where lines
@@ -85,7 +92,7 @@ void plan_meeting(Plan& plan, const Topology& topology) {
   } else if (problem.bytes() <= (broadcast ? here.most_owned_of_broadcast : here.most_owned)) {
     plan.owning = here.owns_boxes_near ? Owning::kEverywhere : Owning::kFar;
     plan.first_look = here.looks_late ? FirstLook::kLateByDistance : FirstLook::kFenced;
-    plan.owned_bytes = fills_box(plan.schedule, topology.rank) ? problem.bytes() : 0;
+    plan.owned_bytes = filled_bytes(plan.schedule, topology.rank);
     // Lines that the root makes its own need not be written back. In parts there may be lines beyond those that are
     // owned, and as sources of a reduction it costs nothing.
     plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_boxes_near);

@@ -1,0 +1,105 @@
+// What a plan says of lines that other cores read: which of them a rank makes its own before it writes them again, and
+// which its readers write back for it. Of every algorithm, for what goes through boxes in one piece and for more.
+
+#include "runtime/plan.h"
+
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/processor.h"
+#include "local_world.h"
+
+namespace {
+
+using namespace collectives;
+
+int g_failures = 0;
+
+void check(bool good, const std::string& what) {
+  if (!good) {
+    std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+    ++g_failures;
+  }
+}
+
+Problem problem_of(Collective collective, std::int64_t elements, int size) {
+  Problem problem;
+  problem.collective = collective;
+  problem.count = collective == Collective::kBarrier ? 0 : elements;
+  if (has_parts(collective)) {
+    problem.counts.assign(collective == Collective::kAllToAll ? size * size : size, elements);
+    problem.count = std::accumulate(problem.counts.begin(), problem.counts.end(), std::int64_t{0});
+  }
+  return problem;
+}
+
+// Where a rank does not write back what it has copied from a box, the owner of the box fetches all of it.
+void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::string& name) {
+  for (const auto& plan : plans) {
+    for (const Step& step : plan->schedule.steps) {
+      if (step.kind != StepKind::kCopy || plan->takes_copied == processor().takes_lines) {
+        continue;
+      }
+      for (const Operand& source : plan->schedule.sources(step)) {
+        const bool fetched = source.offset + step.length <= plans[source.member]->owned_bytes;
+        check(!source.take || fetched, name + ": " + std::to_string(source.offset + step.length) +
+                                           " bytes are not written back, and their owner makes only " +
+                                           std::to_string(plans[source.member]->owned_bytes) + " ready");
+      }
+    }
+  }
+}
+
+void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowded, std::int64_t elements) {
+  const int size = static_cast<int>(world.ranks.size());
+  const Problem problem = problem_of(algorithm.collective, elements, size);
+  const std::string name = std::string(collectives::name(algorithm.collective)) + " by " + std::string(algorithm.name) +
+                           " of " + std::to_string(elements) + " elements, " + std::to_string(size) +
+                           (crowded ? " crowded" : "") + " ranks";
+  std::vector<std::unique_ptr<Plan>> plans;
+  for (int r = 0; r < size; ++r) {
+    const Communicator& rank = *world.ranks[r];
+    if (!algorithm.unsupported(problem, rank.topology()).empty()) {
+      return;
+    }
+    plans.push_back(make_plan(Signature(), problem, algorithm, rank.topology(), rank.domain()));
+    const Plan& plan = *plans.back();
+    const bool owns = plan.owning != Owning::kNowhere;
+    check(owns || plan.owned_bytes == 0, name + ": lines of a box are made ready, but not the header's");
+    check(!owns || !crowded, name + ": lines are made ready for a rank that has to wait for its core first");
+    // Executor::own_next_lines() takes the slot of the next chunk for that of the next call, and for as long as a slot.
+    check(!owns || (plan.schedule.chunks <= 1 && plan.schedule.slot_pitch == 0),
+          name + ": lines are made ready that the next call does not write");
+    check(plan.owned_bytes <= rank.domain()->limits().slot_bytes, name + ": more is made ready than a slot has");
+    check(!owns || plan.ahead_bytes == 0, name + ": lines are fetched twice");
+  }
+  check_sources(plans, name);
+}
+
+}  // namespace
+
+int main() {
+  Limits small;  // several chunks of what otherwise is one
+  small.slot_bytes = 128;
+  for (const Limits& limits : {Limits(), small}) {
+    for (const int size : {2, 3}) {
+      for (const bool crowded : {false, true}) {
+        const LocalWorld world(size, limits, crowded);
+        for (const Algorithm& algorithm : algorithms()) {
+          // Of 4 bytes: in the header line, in one and in a few lines of a box, and in more than one slot.
+          for (const std::int64_t elements : {2, 10, 16, 32, 64, 256, 512, 4096, 1 << 20}) {
+            check_plans(algorithm, world, crowded, elements);
+          }
+        }
+      }
+    }
+  }
+  if (g_failures > 0) {
+    std::fprintf(stderr, "%d checks failed\n", g_failures);
+    return 1;
+  }
+  return 0;
+}
