@@ -25,7 +25,15 @@ def reduced(comm: Any, x: Any, root: int) -> Any:
     return x if comm.rank == root else None
 
 
-def kinds(comm: Any, heap: list[Any]) -> list[tuple[str, Callable[[int], bool]]]:
+def at_one_place(comm: Any) -> Callable[[int, Any], Any]:
+    """Makes arrays that all begin at the same address."""
+    place = np.empty(max(COUNTS) * comm.size * 4, np.uint8)
+    return lambda count, dtype: place[: count * np.dtype(dtype).itemsize].view(dtype)
+
+
+def kinds(
+    comm: Any, heap: list[Any], memory: Callable[[int, Any], Any] = np.empty
+) -> list[tuple[str, Callable[[int], bool]]]:
     """Calls of which many differ in one thing only. Each is told a number, and says whether its result is right."""
     ranks = range(comm.size)
     found: list[tuple[str, Callable[[int], bool]]] = []
@@ -51,7 +59,7 @@ def kinds(comm: Any, heap: list[Any]) -> list[tuple[str, Callable[[int], bool]]]
         return want
 
     def fresh(count: int, dtype: Any = np.float32) -> Callable[[], list[Any]]:
-        return lambda: [np.empty(count, dtype)]
+        return lambda: [memory(count, dtype)]
 
     def own(whole: Any) -> Any:
         return np.split(whole, comm.size)[comm.rank]
@@ -125,7 +133,7 @@ def in_turn(comm: Any, seed: int, calls: int) -> list[str]:
     # Of the same length, so that nothing but their place tells them apart.
     heap = [comm.empty(5000, np.float32) for _ in range(3)] if comm.size > 1 else []
     with comm.dup() as other:
-        pools = [kinds(comm, heap), kinds(other, [])]
+        pools = [kinds(comm, heap), kinds(other, []), kinds(comm, [], at_one_place(comm))]
         wrong = []
         # A few at a time, so that calls come again soon, and others come between.
         while calls > 0:

@@ -11,6 +11,8 @@ namespace collectives {
 struct Span {
   std::byte* data = nullptr;
   std::int64_t bytes = 0;
+
+  bool operator==(const Span&) const = default;
 };
 
 // A view of a span list that somebody else owns.

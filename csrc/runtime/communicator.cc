@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -22,6 +23,11 @@ void unpack(const std::byte* from, const std::vector<Span>& to) {
     }
     from += span.bytes;
   }
+}
+
+// Whether it says nothing that is not in the key of a call.
+inline bool is_keyed(const Call& call) {
+  return call.lengths.empty() && !call.by_nccl && call.details == nullptr && call.name.empty();
 }
 
 }  // namespace
@@ -66,7 +72,7 @@ void Communicator::start(Work& work) {
     slot_pitch_ = work.plan->schedule.slot_pitch;
   }
   work.state.store(WorkState::kActive, std::memory_order_relaxed);
-  if (work.record != 0) {
+  if (work.record != 0) [[unlikely]] {
     engine_->recorder().started(work);
   }
   executor_->begin(work);
@@ -75,9 +81,8 @@ void Communicator::start(Work& work) {
 // Of a call on one array or none, about which ranks have to agree on nothing but what is in the key.
 inline CallKey Communicator::key_of(const Call& call) const {
   CallKey key;
-  if (call.input.size() > 1 || call.output.size() != call.input.size() || !call.lengths.empty() || call.by_nccl ||
-      call.details != nullptr || call.op == Op::kPremulSum || !call.name.empty() || call.root < 0 ||
-      call.root >= size()) {
+  if (call.input.size() > 1 || call.output.size() != call.input.size() || !is_keyed(call) ||
+      call.op == Op::kPremulSum || call.root < 0 || call.root >= size()) {
     return key;
   }
   key.head = std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call));
@@ -99,27 +104,59 @@ inline void Communicator::prepare_again(Work& work, const Call& call) {
     work.input_spans[0] = call.input[0];
     work.output_spans[0] = call.output[0];
   }
+  number_again(work, call);
+}
+
+inline void Communicator::number_again(Work& work, const Call& call) {
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   number(work);
 }
 
-bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
-  refuse_after_fork();
-  const std::lock_guard guard(engine_->lock());
-  if (options_.threads) {
-    note_caller();
-  }
+// The commonest case: the last call again, of which nothing has to be worked out, not even its key.
+inline bool Communicator::is_last(const Call& call) const {
+  return call.input.size() == 1 && call.output.size() == 1 && last_.work != nullptr &&
+         last_.place->get() == last_.work && last_.input == call.input[0] && last_.output == call.output[0] &&
+         last_.algorithm == call.algorithm &&
+         last_.head == std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call)) && is_keyed(call);
+}
+
+// The place of a work that is prepared for the call, which is not the last one again.
+std::shared_ptr<Work>& Communicator::prepared(const Call& call) {
   const CallKey key = key_of(call);
   std::shared_ptr<Work>& spare = spares_.of(key);
+  last_.work = nullptr;
   if (spare->key.algorithm >= 0 && usable()) {
     prepare_again(*spare, call);
   } else {
     prepare(*spare, call);
     spare->key = key;
   }
-  if (active_.empty() && queued_.empty() && may_start(*spare)) {
+  if (key.algorithm >= 0 && !call.input.empty()) {
+    last_ = {&spare, spare.get(), key.head, call.algorithm, call.input[0], call.output[0]};
+  }
+  return spare;
+}
+
+bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
+  refuse_after_fork();
+  const std::lock_guard guard(engine_->lock());
+  if (options_.threads) [[unlikely]] {
+    note_caller();
+  }
+  const bool again = is_last(call) && usable();
+  if (again) [[likely]] {
+    number_again(*last_.work, call);
+  }
+  std::shared_ptr<Work>& spare = again ? *last_.place : prepared(call);
+  if (active_.empty() && queued_.empty() && may_start(*spare)) [[likely]] {
     start(*spare);
-    if (step(*spare, engine_->spins())) {
+    const Progress progress = executor_->run(*spare, engine_->spins());
+    if (progress == Progress::kDone && quiet(*spare)) [[likely]] {
+      complete(*spare);
+      publish_completed(next_sequence_);  // no other is in flight
+      return true;
+    }
+    if (step_ended(*spare, progress)) {
       if (spare->error != nullptr) {
         throw CollectivesError(*spare->error);
       }
@@ -198,22 +235,25 @@ std::uint64_t Communicator::needed_before(const Work& work) const {
 }
 
 inline bool Communicator::may_start(const Work& work) {
-  if (domain_ == nullptr) {
+  if (domain_ == nullptr || (work.plan->schedule.chunks == 0 && work.sequence < headers_free_until_)) [[likely]] {
     return true;
   }
   const std::uint64_t needed = needed_before(work);
   kept_ = std::max(kept_, needed);
   auto& completed = executor_->peers_completed();
+  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max() - kHeaderLines;
   for (const int r : executor_->mapped_peers()) {
-    if (completed[r] >= needed) {
-      continue;
+    if (completed[r] < needed) {
+      // Acquire: the rank's last reads of the line and of the slots come before what this one writes there next.
+      completed[r] = domain_->control(r).completed.load(std::memory_order_acquire);
     }
-    // Acquire: the rank's last reads of the line and of the slots come before what this one writes there next.
-    completed[r] = domain_->control(r).completed.load(std::memory_order_acquire);
     if (completed[r] < needed) {
       return false;
     }
+    lowest = std::min(lowest, completed[r]);
   }
+  lowest = std::min(lowest, executor_->completed);
+  headers_free_until_ = lowest + kHeaderLines;
   return executor_->completed >= needed;
 }
 
@@ -234,13 +274,16 @@ void Communicator::activate() {
 }
 
 // Runs one work on; true when it is finished.
-bool Communicator::step(Work& work, int spins) {
-  switch (executor_->run(work, spins)) {
+bool Communicator::step(Work& work, int spins) { return step_ended(work, executor_->run(work, spins)); }
+
+bool Communicator::step_ended(Work& work, Progress progress) {
+  switch (progress) {
     case Progress::kDone:
       if (!quiet(work) && stopped(work)) {
         finish(work, *error_);
       } else if (!work.finished()) {
         complete(work);
+        update_completed();
       }
       return true;
     case Progress::kMismatch:
@@ -289,22 +332,26 @@ inline void Communicator::complete(Work& work) {
   if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
     unpack(work.result_span.data, work.output_spans);
   }
-  if (!work.scaled.empty()) {
+  if (!work.scaled.empty()) [[unlikely]] {
     work.scaled = std::vector<std::byte>();  // as large as the input, and the work may be kept
   }
   mapped_bytes_ += work.plan->mapped_bytes;
   engine_->recorder().done(work);
   work.state.store(WorkState::kDone, std::memory_order_release);
-  update_completed();
 }
 
-inline void Communicator::update_completed() {
+void Communicator::update_completed() {
   std::uint64_t lowest = queued_.empty() ? next_sequence_ : queued_.front()->sequence;
   for (const auto& work : active_) {
     if (!work->finished()) {
       lowest = std::min(lowest, work->sequence);
     }
   }
+  publish_completed(lowest);
+}
+
+// All collectives below this one are complete.
+inline void Communicator::publish_completed(std::uint64_t lowest) {
   executor_->completed = lowest;
   if (domain_ != nullptr) {
     // Release: the counterpart of may_start() on the other ranks.

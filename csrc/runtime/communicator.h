@@ -125,8 +125,20 @@ class Communicator {
   void prepare(Work& work, const Call& call);
   CallKey key_of(const Call& call) const;
   void prepare_again(Work& work, const Call& call);
+  void number_again(Work& work, const Call& call);
+  bool is_last(const Call& call) const;
+  std::shared_ptr<Work>& prepared(const Call& call);
   void prepare_agreement(Work& work, const Call& call);
-  void number(Work& work);
+  // From here on the call counts.
+  void number(Work& work) {
+    work.posted.reset();
+    work.record = 0;
+    work.warned = false;
+    work.state.store(WorkState::kQueued, std::memory_order_relaxed);
+    work.sequence = next_sequence_++;
+    work.base = next_chunk_;
+    next_chunk_ += work.plan->schedule.chunks;
+  }
   void bind(Work& work, const Call& call, const Signature& signature, bool symmetric);
   static void scale(Work& work, const Call& call);
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
@@ -135,8 +147,10 @@ class Communicator {
   std::uint64_t needed_before(const Work& work) const;
   bool may_start(const Work& work);
   bool step(Work& work, int spins);
+  bool step_ended(Work& work, Progress progress);
   void complete(Work& work);
   void update_completed();
+  void publish_completed(std::uint64_t lowest);
   void mismatch(Work& work, int other, const Signature& theirs);
   bool drive_messages();
   bool step_message(const std::shared_ptr<Work>& work);
@@ -192,11 +206,22 @@ class Communicator {
   std::deque<std::shared_ptr<Work>> queued_;
   std::vector<std::shared_ptr<Work>> active_;
   SpareWorks spares_;
+  // The last call that was run, where it was on one array and has a key. The place may hold another work by now.
+  struct LastCall {
+    std::shared_ptr<Work>* place = nullptr;
+    Work* work = nullptr;
+    std::uint64_t head = 0;
+    int algorithm = 0;
+    Span input;
+    Span output;
+  };
+  LastCall last_;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t next_chunk_ = 0;
   std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
   std::int64_t slot_pitch_ = 0;              // of the latest collective that has started and uses slots
   std::uint64_t kept_ = 0;                   // slots of collectives below this one have been, or may be, written again
+  std::uint64_t headers_free_until_ = 0;     // all ranks have read the header lines that collectives below this one use
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links
   std::vector<bool> left_;          // members that have said over links that they have left

@@ -71,10 +71,17 @@ void Executor::begin(Work& work) {
   work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
   work.base_of(Region::kInline) = Places::of_header(work.sequence);
   find_places(work);
-  if (turns_ != nullptr) {
+  if (turns_ != nullptr) [[unlikely]] {
     turns_->publish_core();
   }
-  // Asked here, since a call over mapped memory, which needs none, would pay for the way there.
+  if (!plan.begins_at_once) [[unlikely]] {
+    prepare(work);
+  }
+}
+
+// Of the calls that need it: those over mapped memory mostly do not.
+void Executor::prepare(Work& work) {
+  const Plan& plan = *work.plan;
   if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.begins_with_swap) {
     take_memory(work);
   }
@@ -310,10 +317,10 @@ Progress Executor::run(Work& work, int spins) {
     for (; work.next_wait < step.waits.count; ++work.next_wait) {
       const bool in_turn = turns_ != nullptr && spins > 1;  // with several works in flight nobody looks for long
       Look seen = await(work, work.flags[step.waits.begin + work.next_wait], in_turn ? 0 : spins);
-      if (in_turn && seen == Look::kNotYet) {
+      if (in_turn && seen == Look::kNotYet) [[unlikely]] {
         seen = await_in_turn(work, step, spins);
       }
-      if (seen != Look::kThere) {
+      if (seen != Look::kThere) [[unlikely]] {
         return stopped(seen);
       }
     }
@@ -321,7 +328,7 @@ Progress Executor::run(Work& work, int spins) {
       own_next_lines(work);
     }
     if (step.kind == StepKind::kCopy || step.kind == StepKind::kReduce) {
-      if (!work.one_piece) {
+      if (!work.one_piece) [[unlikely]] {
         move_spans(work, step);
       } else if (step.kind == StepKind::kCopy) {
         copy(work, step);
@@ -342,7 +349,7 @@ Progress Executor::run(Work& work, int spins) {
   if (work.record == 0) {
     recorder_.posted(work, communicator_);
   }
-  if (!work.streams.empty()) {
+  if (!work.streams.empty()) [[unlikely]] {
     const Look seen = await_links(work, true, spins);
     if (seen != Look::kThere) {
       return stopped(seen);

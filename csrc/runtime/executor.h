@@ -33,7 +33,7 @@ class Executor {
   Progress run(Work& work, int spins);
   // Releases what begin() or run() took; for works that are done and for works that failed.
   void end(Work& work) {
-    if (!work.streams.empty() || !work.scratch.empty()) {
+    if (!work.streams.empty() || !work.scratch.empty()) [[unlikely]] {
       release(work);
     }
   }
@@ -75,6 +75,7 @@ class Executor {
   Look compare_header(const Work& work, int member, const HeaderLine& line, std::uint64_t word);
   bool differs(int rank, const Signature& theirs, const Work& work);
   static void find_places(Work& work);
+  void prepare(Work& work);
   void take_memory(Work& work);
   void take_scratch(Work& work);
   void signal(Work& work, const FlagPlace& flag);

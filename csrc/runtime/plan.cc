@@ -178,6 +178,8 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
     }
   }
   plan->begins_with_swap = domain == nullptr && begins_with_swap(schedule);
+  plan->begins_at_once =
+      plan->signals_header && !schedule.uses_links && schedule.scratch_bytes == 0 && !schedule.chooses;
   plan->mapped_bytes = mapped_bytes(schedule);
   plan->streams = streams(problem, topology);
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;

@@ -116,17 +116,6 @@ void Communicator::heed_before_call() {
   check_usable();
 }
 
-// From here on the call counts.
-void Communicator::number(Work& work) {
-  work.posted.reset();
-  work.record = 0;
-  work.warned = false;
-  work.state.store(WorkState::kQueued, std::memory_order_relaxed);
-  work.sequence = next_sequence_++;
-  work.base = next_chunk_;
-  next_chunk_ += work.plan->schedule.chunks;
-}
-
 void Communicator::prepare(Work& work, const Call& call) {
   heed_before_call();
   work.key = CallKey();

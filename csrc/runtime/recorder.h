@@ -87,7 +87,7 @@ class Recorder {
 
   // A call begins to count.
   void posted(Work& work, std::uint32_t communicator) {
-    if (work.described == 0 || descriptions_made_ - work.described >= kEntries) {
+    if (work.described == 0 || descriptions_made_ - work.described >= kEntries) [[unlikely]] {
       describe(work, communicator);
     }
     const std::uint64_t number = next_.load(std::memory_order_relaxed);
@@ -102,7 +102,7 @@ class Recorder {
     __builtin_prefetch(&entries_[(number + 1) % kEntries], 1);
   }
   void done(Work& work) {
-    if (work.timed) {
+    if (work.timed) [[unlikely]] {
       ended(work, WorkState::kDone);
     } else {
       entries_[(work.record - 1) % kEntries].what.store(what(work, WorkState::kDone), std::memory_order_relaxed);

@@ -74,6 +74,9 @@ void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowd
     check(!owns || (plan.schedule.chunks <= 1 && plan.schedule.slot_pitch == 0),
           name + ": lines are made ready that the next call does not write");
     check(plan.owned_bytes <= rank.domain()->limits().slot_bytes, name + ": more is made ready than a slot has");
+    const Schedule& schedule = plan.schedule;
+    const bool prepared = schedule.uses_links || schedule.chooses || schedule.scratch_bytes > 0 || !plan.signals_header;
+    check(plan.begins_at_once != prepared, name + ": what is to be prepared is not, or nothing is");
     check(!owns || plan.ahead_bytes == 0, name + ": lines are fetched twice");
   }
   check_sources(plans, name);
