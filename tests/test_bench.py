@@ -6,6 +6,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,6 +148,37 @@ def test_replicas(tmp_path):
     refused = subprocess.run([*command, "-b", "2"], capture_output=True, text=True, timeout=120, check=False)
     assert refused.returncode == 2
     assert "4 bytes are needed" in refused.stderr
+
+
+def engines(*arguments):
+    command = [sys.executable, str(BENCH / "engines.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_builds_in_turn(collective):
+    sizes = ["-b", "64", "-e", "64K", "-f", "1024", "--duration", "0.05"]
+    run = engines(sys.executable, sys.executable, *sizes, "--collective", collective)
+    assert run.returncode == 0, run.stderr
+    rows = [line.split() for line in run.stdout.splitlines() if re.match(r" *64 (KiB|B)", line)]
+    assert {row[1] for row in rows} == {"B", "KiB"}, run.stdout
+    for row in rows:
+        assert all(float(number) > 0 for number in row[3:7])
+        low, high = map(float, row[7].split("-"))
+        assert 0 < low <= float(row[6]) <= high
+
+
+def test_builds_that_cannot_be_compared():
+    for arguments, status, words in (
+        ([sys.executable], 2, "give one twice"),
+        ([sys.executable, sys.executable, "-b", "4"], 2, "at least 8 bytes"),
+        ([sys.executable, "/nowhere/python"], 1, "/nowhere/python"),
+        ([sys.executable, "/bin/true"], 1, "a rank under /bin/true has ended"),
+    ):
+        run = engines(*arguments)
+        assert run.returncode == status
+        assert words in run.stderr
+        assert "Traceback" not in run.stderr
 
 
 def test_missing_matplotlib(tmp_path):

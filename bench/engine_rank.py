@@ -1,0 +1,50 @@
+"""A rank of bench/engines.py, under the interpreter of one of the environments that are compared.
+
+    python bench/engine_rank.py RANK ADDRESS TOKEN TRANSPORT
+
+Reads a line of JSON for each block that it is to measure, and answers with another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import collectives
+import numpy as np
+from cases import PARTS, REDUCING, given_and_gotten, on_huge_pages
+from collectives import _core
+from placement import Probe
+
+DTYPE = np.dtype(np.float32)
+TIMEOUT = 30.0  # seconds
+
+
+def main() -> int:
+    """The life of a rank."""
+    rank, address, token, transport = sys.argv[1:]
+    comm = collectives.init(
+        rank=int(rank), size=2, rendezvous=address, token=token, transport=transport, timeout=TIMEOUT
+    )
+    probe = Probe(comm, TIMEOUT)
+    for line in sys.stdin:
+        block = json.loads(line)
+        collective, count = block["collective"], block["bytes"] // DTYPE.itemsize
+        x, out = on_huge_pages(count, DTYPE), None
+        if collective in PARTS:
+            given, gotten = given_and_gotten(collective, count, comm.size)
+            x, out = x[:given], np.zeros(gotten, DTYPE)
+        x.fill(0)
+        op = "max" if collective in REDUCING else "sum"  # what there is stays, however often it is reduced
+        before = probe()
+        times = _core._time_collective(comm, [x], block["rounds"], block["batch"], collective, op, "auto", out)
+        placements = {before, probe()}
+        answer = {"us": float(np.median(times)) / block["batch"] / 1e3, "placements": sorted(placements)}
+        print(json.dumps(answer), flush=True)
+    probe.close()
+    comm.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
