@@ -1,8 +1,8 @@
 """A rank of bench/engines.py, under the interpreter of one of the environments that are compared.
 
-    python bench/engine_rank.py RANK ADDRESS TOKEN TRANSPORT
+    python bench/engine_rank.py RANK ADDRESS TRANSPORT
 
-Reads a line of JSON for each block that it is to measure, and answers with another.
+Says where its library is, reads a line of JSON for each block that it is to measure, and answers with another.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ TIMEOUT = 30.0  # seconds
 
 def main() -> int:
     """The life of a rank."""
-    rank, address, token, transport = sys.argv[1:]
-    comm = collectives.init(
-        rank=int(rank), size=2, rendezvous=address, token=token, transport=transport, timeout=TIMEOUT
-    )
+    rank, address, transport = sys.argv[1:]
+    comm = collectives.init(rank=int(rank), size=2, rendezvous=address, transport=transport, timeout=TIMEOUT)
     probe = Probe(comm, TIMEOUT)
+    print(json.dumps({"library": str(collectives.__file__)}), flush=True)
     for line in sys.stdin:
         block = json.loads(line)
         collective, count = block["collective"], block["bytes"] // DTYPE.itemsize

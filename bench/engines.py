@@ -3,10 +3,11 @@
     python bench/engines.py old/bin/python new/bin/python
     python bench/engines.py old/bin/python new/bin/python --collective broadcast -b 8 -e 1K -f 2
 
-Each argument is the interpreter of an environment in which a build is installed. Neighbouring blocks find the machine
+Each argument is the interpreter of an environment in which a build is installed, one with the functions for timing
+that this one has. Neighbouring blocks find the machine
 in the same state, so that what a change gives shows within seconds, to a hundredth or two, where runs one after the
 other tell less than a tenth: give one build twice to see what chance does. Calls are made from C++ as
-bench/allreduce.py makes them. A pair of blocks counts where all placement probes around it agree. Exit codes: 0, 1 when
+bench/allreduce.py makes them. Blocks count together where all placement probes around them agree. Exit codes: 0, 1 when
 a rank failed, 2 when what was asked for is not possible.
 """
 
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import table
@@ -31,6 +33,7 @@ from placement import PLACEMENTS
 
 BLOCK = 5e-3  # seconds
 LEAST_PAIRS = 3  # of blocks, for a row
+UNIT = 8  # bytes: sizes are multiples of an element for each of two ranks
 Blocks = list[tuple[str, list[float]]]  # where the cores were, and the time of each build
 
 
@@ -48,11 +51,14 @@ class Build:
         listener = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         program = str(Path(__file__).with_name("engine_rank.py"))
-        variables = {"COLLECTIVES_RENDEZVOUS_FD": str(listener.fileno()), "OMP_NUM_THREADS": "1"}
+        # Each environment has its own packages.
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        variables |= {"COLLECTIVES_TOKEN": token, "OMP_NUM_THREADS": "1"}
+        of_first = {"COLLECTIVES_RENDEZVOUS_FD": str(listener.fileno())}
         self._ranks = [
             subprocess.Popen(
-                [interpreter, program, str(rank), address, token, transport],
-                env=os.environ | (variables if rank == 0 else {}),
+                [interpreter, program, str(rank), address, transport],
+                env=variables | (of_first if rank == 0 else {}),
                 pass_fds=[listener.fileno()] if rank == 0 else [],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -62,22 +68,33 @@ class Build:
         ]
         listener.close()
 
+    def library(self) -> str:
+        """Where the ranks found it, once they have met. Raises RankError."""
+        return str(self._answers()[0]["library"])
+
     def block(self, collective: str, nbytes: int, rounds: int, batch: int) -> set[str]:
         """Measures one block, and returns the placements that its ranks saw. Raises RankError."""
         order = json.dumps({"collective": collective, "bytes": nbytes, "rounds": rounds, "batch": batch})
-        answers = []
         try:
             for rank in self._ranks:
                 assert rank.stdin is not None
                 rank.stdin.write(order + "\n")
                 rank.stdin.flush()
-            for rank in self._ranks:
-                assert rank.stdout is not None
-                answers.append(json.loads(rank.stdout.readline()))
-        except (OSError, ValueError):
+        except OSError:
             raise RankError(f"a rank under {self.interpreter} has ended") from None
+        answers = self._answers()
         self.us = max(answer["us"] for answer in answers)
         return {placement for answer in answers for placement in answer["placements"]}
+
+    def _answers(self) -> list[dict[str, Any]]:
+        answers = []
+        for rank in self._ranks:
+            assert rank.stdout is not None
+            try:
+                answers.append(json.loads(rank.stdout.readline()))
+            except ValueError:
+                raise RankError(f"a rank under {self.interpreter} has ended") from None
+        return answers
 
     def close(self) -> None:
         """Ends the ranks."""
@@ -96,8 +113,9 @@ class Build:
 def measure(builds: list[Build], collective: str, nbytes: int, duration: float) -> Blocks:
     """Blocks of all builds in turn, for so many seconds for each build."""
     batch = BATCH if nbytes < BATCH_BELOW else 1
-    for build in builds:
-        build.block(collective, nbytes, 2, batch)
+    for _ in range(2):  # the second time everything is there
+        for build in builds:
+            build.block(collective, nbytes, 2, batch)
     blocks: Blocks = []
     end = time.monotonic() + duration * len(builds)
     while time.monotonic() < end or len(blocks) < LEAST_PAIRS:
@@ -105,16 +123,17 @@ def measure(builds: list[Build], collective: str, nbytes: int, duration: float) 
         for build in builds if len(blocks) % 2 == 0 else reversed(builds):
             rounds = round(BLOCK * 1e6 / max(build.us, 1e-3) / batch)
             seen |= build.block(collective, nbytes, min(max(1, rounds), MOST_ITERATIONS), batch)
-        blocks.append((seen.pop() if len(seen) == 1 else "unknown", [build.us for build in builds]))
+        blocks.append((seen.pop() if len(seen) == 1 else "mixed", [build.us for build in builds]))
     return blocks
 
 
 def rows(nbytes: int, blocks: Blocks) -> list[tuple[str, ...]]:
     """Lines of the table: one for each placement that was seen often enough, or one of all blocks."""
-    by_placement = {name: [us for where, us in blocks if where == name] for name in PLACEMENTS}
+    known = [name for name in PLACEMENTS if name != "unknown"]
+    by_placement = {name: [us for where, us in blocks if where == name] for name in known}
     enough = {name: times for name, times in by_placement.items() if len(times) >= LEAST_PAIRS}
     lines = []
-    for placement, kept in (enough or {"mixed": [us for _, us in blocks]}).items():
+    for placement, kept in (enough or {"any": [us for _, us in blocks]}).items():
         times = np.array(kept)
         line = [format_size(nbytes), placement, str(len(times)), table.number(float(np.median(times[:, 0])))]
         for other in times.T[1:]:
@@ -139,9 +158,10 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=2.0, help="seconds per row and build (2)")
     arguments = parser.parse_args()
     try:
-        sizes = size_range(parse_size(arguments.begin), parse_size(arguments.end), arguments.factor)
-        if sizes[0] < 8:
-            raise ValueError(f"at least 8 bytes are needed, one element of each rank, not {sizes[0]}")
+        asked = size_range(parse_size(arguments.begin), parse_size(arguments.end), arguments.factor)
+        if asked[0] < UNIT:
+            raise ValueError(f"at least {UNIT} bytes are needed, one element for each rank, not {asked[0]}")
+        sizes = list(dict.fromkeys(size // UNIT * UNIT for size in asked))
         if len(arguments.interpreter) < 2:
             raise ValueError("at least two interpreters are needed; give one twice to see what chance does")
     except ValueError as error:
@@ -151,6 +171,8 @@ def main() -> int:
     try:
         for interpreter in arguments.interpreter:
             builds.append(Build(interpreter, arguments.transport))
+        for number, build in enumerate(builds):
+            print(f"{number}: {build.library()}")
         for nbytes in sizes:
             lines += rows(nbytes, measure(builds, arguments.collective, nbytes, arguments.duration))
     except (RankError, OSError) as error:

@@ -160,6 +160,9 @@ def test_builds_in_turn(collective):
     sizes = ["-b", "64", "-e", "64K", "-f", "1024", "--duration", "0.05"]
     run = engines(sys.executable, sys.executable, *sizes, "--collective", collective)
     assert run.returncode == 0, run.stderr
+    assert [line for line in run.stdout.splitlines() if line.endswith("__init__.py")] == [
+        f"{number}: {collectives.__file__}" for number in range(2)
+    ]
     rows = [line.split() for line in run.stdout.splitlines() if re.match(r" *64 (KiB|B)", line)]
     assert {row[1] for row in rows} == {"B", "KiB"}, run.stdout
     for row in rows:

@@ -25,7 +25,7 @@ void unpack(const std::byte* from, const std::vector<Span>& to) {
   }
 }
 
-// Whether it says nothing that is not in the key of a call.
+// Whether it has none of what keeps a call from having a key, besides its arrays, its root and its op.
 inline bool is_keyed(const Call& call) {
   return call.lengths.empty() && !call.by_nccl && call.details == nullptr && call.name.empty();
 }

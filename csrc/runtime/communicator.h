@@ -206,7 +206,8 @@ class Communicator {
   std::deque<std::shared_ptr<Work>> queued_;
   std::vector<std::shared_ptr<Work>> active_;
   SpareWorks spares_;
-  // The last call that was run, where it was on one array and has a key. The place may hold another work by now.
+  // The last call that was run, where it was on one array and has a key. The place may hold another work by now, and
+  // the work may be gone: it is compared only. A new one comes into a place in prepared(), which forgets this one.
   struct LastCall {
     std::shared_ptr<Work>* place = nullptr;
     Work* work = nullptr;
@@ -221,7 +222,7 @@ class Communicator {
   std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
   std::int64_t slot_pitch_ = 0;              // of the latest collective that has started and uses slots
   std::uint64_t kept_ = 0;                   // slots of collectives below this one have been, or may be, written again
-  std::uint64_t headers_free_until_ = 0;     // all ranks have read the header lines that collectives below this one use
+  std::uint64_t headers_free_until_ = 0;     // all have read what was in the header lines of collectives below this one
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links
   std::vector<bool> left_;          // members that have said over links that they have left

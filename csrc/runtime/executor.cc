@@ -75,12 +75,13 @@ void Executor::begin(Work& work) {
     turns_->publish_core();
   }
   if (!plan.begins_at_once) [[unlikely]] {
-    prepare(work);
+    make_ready(work);
   }
 }
 
-// Of the calls that need it: those over mapped memory mostly do not.
-void Executor::prepare(Work& work) {
+// Takes memory, tells the others how this rank is read, publishes a header that no step does: what the calls need that
+// do not begin at once.
+void Executor::make_ready(Work& work) {
   const Plan& plan = *work.plan;
   if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.begins_with_swap) {
     take_memory(work);

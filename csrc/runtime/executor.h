@@ -75,7 +75,7 @@ class Executor {
   Look compare_header(const Work& work, int member, const HeaderLine& line, std::uint64_t word);
   bool differs(int rank, const Signature& theirs, const Work& work);
   static void find_places(Work& work);
-  void prepare(Work& work);
+  void make_ready(Work& work);
   void take_memory(Work& work);
   void take_scratch(Work& work);
   void signal(Work& work, const FlagPlace& flag);

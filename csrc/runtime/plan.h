@@ -44,7 +44,7 @@ struct Plan {
   bool begins_with_swap = false;           // a short one (core/transport.h), received into scratch memory
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // the schedule publishes the header line by itself
-  bool begins_at_once = false;             // with nothing to be prepared: see Executor::begin()
+  bool begins_at_once = false;             // nothing is left for Executor::make_ready()
   std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits
   std::size_t max_operands = 0;
   bool streams = false;           // what is copied into the output is written past the caches
