@@ -2,7 +2,7 @@
 
     python bench/engine_rank.py RANK ADDRESS TRANSPORT
 
-Says where its library is, reads a line of JSON for each block that it is to measure, and answers with another.
+Says which package it uses, reads a line of JSON for each block that it is to measure, and answers with another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
     rank, address, transport = sys.argv[1:]
     comm = collectives.init(rank=int(rank), size=2, rendezvous=address, transport=transport, timeout=TIMEOUT)
     probe = Probe(comm, TIMEOUT)
-    print(json.dumps({"library": str(collectives.__file__)}), flush=True)
+    print(json.dumps({"package": str(collectives.__file__)}), flush=True)
     for line in sys.stdin:
         block = json.loads(line)
         collective, count = block["collective"], block["bytes"] // DTYPE.itemsize

@@ -4,11 +4,10 @@
     python bench/engines.py old/bin/python new/bin/python --collective broadcast -b 8 -e 1K -f 2
 
 Each argument is the interpreter of an environment in which a build is installed, one with the functions for timing
-that this one has. Neighbouring blocks find the machine
-in the same state, so that what a change gives shows within seconds, to a hundredth or two, where runs one after the
-other tell less than a tenth: give one build twice to see what chance does. Calls are made from C++ as
-bench/allreduce.py makes them. Blocks count together where all placement probes around them agree. Exit codes: 0, 1 when
-a rank failed, 2 when what was asked for is not possible.
+that this one has. Neighbouring blocks find the machine in the same state, so that what a change gives shows within
+seconds, to a hundredth or two, where runs one after the other tell less than a tenth: give one build twice to see what
+chance does. Calls are made from C++ as bench/allreduce.py makes them. Blocks count together where all placement probes
+around them agree. Exit codes: 0, 1 when a rank failed, 2 when what was asked for is not possible.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class Build:
         ]
         listener.close()
 
-    def library(self) -> str:
-        """Where the ranks found it, once they have met. Raises RankError."""
-        return str(self._answers()[0]["library"])
+    def package(self) -> str:
+        """The file of the package that the ranks use, once they have met. Raises RankError."""
+        return str(self._answers()[0]["package"])
 
     def block(self, collective: str, nbytes: int, rounds: int, batch: int) -> set[str]:
         """Measures one block, and returns the placements that its ranks saw. Raises RankError."""
@@ -172,7 +171,7 @@ def main() -> int:
         for interpreter in arguments.interpreter:
             builds.append(Build(interpreter, arguments.transport))
         for number, build in enumerate(builds):
-            print(f"{number}: {build.library()}")
+            print(f"{number}: {build.package()}")
         for nbytes in sizes:
             lines += rows(nbytes, measure(builds, arguments.collective, nbytes, arguments.duration))
     except (RankError, OSError) as error:
