@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -151,3 +153,49 @@ def in_turn(comm: Any, seed: int, calls: int) -> list[str]:
 @pytest.mark.parametrize("n", [2, 3])
 def test_calls_in_turn(pools: Pools, n: int, transport: str) -> None:
     assert pools.get(n, transport).run(in_turn, n, 2000) == [[]] * n
+
+
+def recorded(comm: Any) -> list[tuple[str, Any]]:
+    """The algorithm and the name of calls on one array, each of which differs from the one before."""
+    x = np.ones(1000, np.float32)
+    found = []
+    for how in ({"algorithm": "ring"}, {"algorithm": "one_shot"}, {}, {"name": "gradient"}, {}, {"algorithm": "ring"}):
+        comm.all_reduce(x, "max", **how)
+        entry = comm.recorder()[-1]
+        found.append((entry["algorithm"], entry["name"]))
+    return found
+
+
+def test_a_call_like_the_last_one_but_for_its_way(pools: Pools) -> None:
+    ring, one_shot, plain, named, nameless, again = pools.get(2, "shm").run(recorded)[0]
+    assert [ring, one_shot, again] == [("ring", None), ("one_shot", None), ("ring", None)]
+    assert named == (plain[0], "gradient")
+    assert plain == nameless == (plain[0], None)
+
+
+def twice_at_a_time(comm: Any) -> list[float]:
+    """Two threads of rank 0 make the same call, the second while the first one waits for rank 1."""
+    x = np.full(4, comm.rank, np.float32)
+    comm.broadcast(x, 1)
+    if comm.rank == 1:
+        comm.recv(np.empty(1, np.float32), 0)
+        for value in (5, 6):
+            x[:] = value
+            comm.broadcast(x, 1)
+        return list(x)
+    first = comm.recorder()[-1]["sequence"]
+    threads = []
+    for number in (1, 2):
+        threads.append(threading.Thread(target=comm.broadcast, args=(x, 1)))
+        threads[-1].start()
+        until = time.monotonic() + 20
+        while comm.recorder()[-1]["sequence"] < first + number and time.monotonic() < until:
+            time.sleep(0.001)
+    comm.send(np.zeros(1, np.float32), 1)
+    for thread in threads:
+        thread.join(20)
+    return list(x)
+
+
+def test_the_last_call_again_while_it_waits(pools: Pools) -> None:
+    assert pools.get(2, "shm").run(twice_at_a_time) == [[6.0] * 4] * 2
