@@ -1,13 +1,14 @@
-"""Compares builds of this library: two ranks of each run all the time, and are measured in blocks of 5 ms in turn.
+"""Compares builds of this library: two ranks of each run at the same time, and are measured in blocks of 5 ms in turn.
 
     python bench/engines.py old/bin/python new/bin/python
     python bench/engines.py old/bin/python new/bin/python --collective broadcast -b 8 -e 1K -f 2
 
 Each argument is the interpreter of an environment in which a build is installed, one with the functions for timing
-that this one has. Neighbouring blocks find the machine in the same state, so that what a change gives shows within
-seconds, to a hundredth or two, where runs one after the other tell less than a tenth: give one build twice to see what
-chance does. Calls are made from C++ as bench/allreduce.py makes them. Blocks count together where all placement probes
-around them agree. Exit codes: 0, 1 when a rank failed, 2 when what was asked for is not possible.
+that this one has. Neighbouring blocks find the machine in the same state. What is left to chance are the pages that
+ranks get when they start, which can make a tenth between cores that share a cache; so all start several times. Give one
+build twice to see what chance does. Calls are made from C++ as bench/allreduce.py makes them. Blocks count together
+where all placement probes around them agree. Exit codes: 0, 1 when a rank failed, 2 when what was asked for is not
+possible.
 """
 
 from __future__ import annotations
@@ -155,32 +156,40 @@ def main() -> int:
     parser.add_argument("-e", "--end", default="8K", metavar="SIZE", help="largest size (8K)")
     parser.add_argument("-f", "--factor", type=float, default=8, help="between sizes (8)")
     parser.add_argument("--duration", type=float, default=2.0, help="seconds per row and build (2)")
+    parser.add_argument("--starts", type=int, default=5, help="how often the ranks start anew in that time (5)")
     arguments = parser.parse_args()
     try:
         asked = size_range(parse_size(arguments.begin), parse_size(arguments.end), arguments.factor)
         if asked[0] < UNIT:
             raise ValueError(f"at least {UNIT} bytes are needed, one element for each rank, not {asked[0]}")
         sizes = list(dict.fromkeys(size // UNIT * UNIT for size in asked))
+        if arguments.starts < 1:
+            raise ValueError(f"the ranks have to start once at least, not {arguments.starts} times")
         if len(arguments.interpreter) < 2:
             raise ValueError("at least two interpreters are needed; give one twice to see what chance does")
     except ValueError as error:
         parser.error(str(error))
-    builds: list[Build] = []
-    lines: list[tuple[str, ...]] = []
+    blocks: dict[int, Blocks] = {nbytes: [] for nbytes in sizes}
     try:
-        for interpreter in arguments.interpreter:
-            builds.append(Build(interpreter, arguments.transport))
-        for number, build in enumerate(builds):
-            print(f"{number}: {build.package()}")
-        for nbytes in sizes:
-            lines += rows(nbytes, measure(builds, arguments.collective, nbytes, arguments.duration))
+        for start in range(arguments.starts):
+            with contextlib.ExitStack() as builds:
+                started = [
+                    builds.enter_context(contextlib.closing(Build(interpreter, arguments.transport)))
+                    for interpreter in arguments.interpreter
+                ]
+                for number, build in enumerate(started):
+                    package = build.package()
+                    if start == 0:
+                        print(f"{number}: {package}")
+                for nbytes in sizes:
+                    duration = arguments.duration / arguments.starts
+                    blocks[nbytes] += measure(started, arguments.collective, nbytes, duration)
     except (RankError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
-    finally:
-        for build in builds:
-            build.close()
-    columns = [column for i in range(1, len(builds)) for column in (f"us, {i}", f"{i} faster by", "quartiles")]
+    lines = [line for nbytes in sizes for line in rows(nbytes, blocks[nbytes])]
+    others = range(1, len(arguments.interpreter))
+    columns = [column for i in others for column in (f"us, {i}", f"{i} faster by", "quartiles")]
     print(f"{arguments.collective}, two ranks, in turn; the times of the first over those of the others\n")
     print(table.grid([("size", "cores", "pairs", "us, 0", *columns), *lines], [False] * (4 + len(columns))))
     return 0

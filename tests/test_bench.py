@@ -157,7 +157,7 @@ def engines(*arguments):
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
 def test_builds_in_turn(collective):
-    sizes = ["-b", "64", "-e", "64K", "-f", "1024", "--duration", "0.05"]
+    sizes = ["-b", "64", "-e", "64K", "-f", "1024", "--duration", "0.05", "--starts", "2"]
     run = engines(sys.executable, sys.executable, *sizes, "--collective", collective)
     assert run.returncode == 0, run.stderr
     assert [line for line in run.stdout.splitlines() if line.endswith("__init__.py")] == [
@@ -175,6 +175,7 @@ def test_builds_that_cannot_be_compared():
     for arguments, status, words in (
         ([sys.executable], 2, "give one twice"),
         ([sys.executable, sys.executable, "-b", "4"], 2, "at least 8 bytes"),
+        ([sys.executable, sys.executable, "--starts", "0"], 2, "not 0 times"),
         ([sys.executable, "/nowhere/python"], 1, "/nowhere/python"),
         ([sys.executable, "/bin/true"], 1, "a rank under /bin/true has ended"),
     ):
