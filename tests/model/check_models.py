@@ -131,7 +131,7 @@ def check(case: Case) -> tuple[bool, str]:
         run(["spin", *options, "-a", str(FOLDER / f"{case.model}.pml")], folder)
         # Small searches take less time than the optimiser.
         flags = [
-            "-O2" if case.long or "N=3" in case.defines else "-O1",
+            "-O2" if case.long or "N=3" in case.defines else "-O0",
             "-DSAFETY",
             "-DCOLLAPSE",
             "-DVECTORSZ=4096",
