@@ -37,7 +37,7 @@ def stock(program: str, n: int, exact: bool) -> Any:
 
 CASES = [
     *[("custom loop", kind, n) for kind in CLASSES for n in COUNTS],
-    *[("fit of a data set", RingAllReduce, n) for n in COUNTS if n < 8],  # of 8 it takes a minute
+    *[("fit of a data set", RingAllReduce, n) for n in COUNTS],
     ("fit of a data set", HierarchicalCopyAllReduce, 4),
     ("fit of a data set", ReductionToOneDevice, 4),
     ("fit of arrays", RingAllReduce, 2),
