@@ -47,9 +47,7 @@ struct alignas(kCacheLine) HeaderLine {
   std::atomic<std::uint64_t> word;
 
   // The line that the word is the last part of.
-  static const HeaderLine& of(const std::atomic<std::uint64_t>& word) {
-    return reinterpret_cast<const HeaderLine*>(&word + 1)[-1];
-  }
+  static HeaderLine& of(std::atomic<std::uint64_t>& word) { return reinterpret_cast<HeaderLine*>(&word + 1)[-1]; }
 };
 static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
 

@@ -35,6 +35,7 @@ inline bool is_keyed(const Call& call) {
 Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options)
     : engine_(std::move(engine)),
       domain_(std::move(domain)),
+      own_page_(domain_ != nullptr ? &domain_->control(options.topology.rank) : nullptr),
       options_(std::move(options)),
       mapped_links_(options_.topology.size),
       mail_links_(options_.topology.size),
@@ -66,7 +67,7 @@ Communicator::~Communicator() {
   }
 }
 
-void Communicator::start(Work& work) {
+inline void Communicator::start(Work& work) {
   begins_[work.sequence % kHeaderLines] = work.base;
   if (work.plan->schedule.chunks > 0) {
     slot_pitch_ = work.plan->schedule.slot_pitch;
@@ -147,28 +148,29 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   if (again) [[likely]] {
     number_again(*last_.work, call);
   }
-  std::shared_ptr<Work>& spare = again ? *last_.place : prepared(call);
-  if (active_.empty() && queued_.empty() && may_start(*spare)) [[likely]] {
-    start(*spare);
-    const Progress progress = executor_->run(*spare, engine_->spins());
-    if (progress == Progress::kDone && quiet(*spare)) [[likely]] {
-      complete(*spare);
+  std::shared_ptr<Work>& place = again ? *last_.place : prepared(call);
+  Work& ready = again ? *last_.work : *place;
+  if (active_.empty() && queued_.empty() && may_start(ready)) [[likely]] {
+    start(ready);
+    const Progress progress = executor_->run(ready, engine_->spins());
+    if (progress == Progress::kDone && quiet(ready)) [[likely]] {
+      complete(ready);
       publish_completed(next_sequence_);  // no other is in flight
       return true;
     }
-    if (step_ended(*spare, progress)) {
-      if (spare->error != nullptr) {
-        throw CollectivesError(*spare->error);
+    if (step_ended(ready, progress)) {
+      if (ready.error != nullptr) {
+        throw CollectivesError(*ready.error);
       }
       return true;
     }
-    engine_->recorder().waits(*spare);
-    active_.push_back(spare);
+    engine_->recorder().waits(ready);
+    active_.push_back(place);
   } else {
-    engine_->recorder().posted(*spare, options_.id);
-    queued_.push_back(spare);
+    engine_->recorder().posted(ready, options_.id);
+    queued_.push_back(place);
   }
-  work = std::move(spare);
+  work = std::move(place);
   return false;
 }
 
@@ -328,16 +330,22 @@ bool Communicator::drive() {
 }
 
 inline void Communicator::complete(Work& work) {
-  executor_->end(work);
-  if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
-    unpack(work.result_span.data, work.output_spans);
-  }
-  if (!work.scaled.empty()) [[unlikely]] {
-    work.scaled = std::vector<std::byte>();  // as large as the input, and the work may be kept
+  if (!work.ends_at_once) [[unlikely]] {
+    clear(work);
   }
   mapped_bytes_ += work.plan->mapped_bytes;
   engine_->recorder().done(work);
   work.state.store(WorkState::kDone, std::memory_order_release);
+}
+
+void Communicator::clear(Work& work) {
+  executor_->end(work);
+  if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
+    unpack(work.result_span.data, work.output_spans);
+  }
+  if (!work.scaled.empty()) {
+    work.scaled = std::vector<std::byte>();  // as large as the input, and the work may be kept
+  }
 }
 
 void Communicator::update_completed() {
@@ -353,9 +361,9 @@ void Communicator::update_completed() {
 // All collectives below this one are complete.
 inline void Communicator::publish_completed(std::uint64_t lowest) {
   executor_->completed = lowest;
-  if (domain_ != nullptr) {
+  if (own_page_ != nullptr) {
     // Release: the counterpart of may_start() on the other ranks.
-    domain_->control(rank()).completed.store(lowest, std::memory_order_release);
+    own_page_->completed.store(lowest, std::memory_order_release);
   }
 }
 

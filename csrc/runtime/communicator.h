@@ -149,6 +149,7 @@ class Communicator {
   bool step(Work& work, int spins);
   bool step_ended(Work& work, Progress progress);
   void complete(Work& work);
+  void clear(Work& work);
   void update_completed();
   void publish_completed(std::uint64_t lowest);
   void mismatch(Work& work, int other, const Signature& theirs);
@@ -174,7 +175,7 @@ class Communicator {
   // brought reports, but with a swap that went the short way none can have come.
   bool quiet(const Work& work) const {
     return error_ == nullptr && heard_ == nullptr && work.streams.empty() &&
-           (domain_ == nullptr || domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0);
+           (own_page_ == nullptr || own_page_->aborted.load(std::memory_order_acquire) == 0);
   }
   void hear(const Report& report);
   void hear_reports();
@@ -196,6 +197,7 @@ class Communicator {
 
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Domain> domain_;
+  ControlPage* own_page_;  // nullptr where no rank is mapped
   CommunicatorOptions options_;
   std::vector<std::unique_ptr<Link>> mapped_links_;
   std::vector<std::unique_ptr<Link>> mail_links_;

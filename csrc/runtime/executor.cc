@@ -60,25 +60,6 @@ void Executor::bind(Work& work) const {
   work.base_of(Region::kPeerOutput) = static_cast<std::uintptr_t>(work.output_heap_offset);
 }
 
-void Executor::begin(Work& work) {
-  const Plan& plan = *work.plan;
-  work.step = 0;
-  work.next_wait = 0;
-  work.iteration = 0;
-  work.iterations = 0;
-  work.end = static_cast<std::uint32_t>(plan.schedule.steps.size());
-  work.base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(work.input.spans[0].data);
-  work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
-  work.base_of(Region::kInline) = Places::of_header(work.sequence);
-  find_places(work);
-  if (turns_ != nullptr) [[unlikely]] {
-    turns_->publish_core();
-  }
-  if (!plan.begins_at_once) [[unlikely]] {
-    make_ready(work);
-  }
-}
-
 // Takes memory, tells the others how this rank is read, publishes a header that no step does: what the calls need that
 // do not begin at once.
 void Executor::make_ready(Work& work) {
@@ -90,15 +71,8 @@ void Executor::make_ready(Work& work) {
     offer(work);
   }
   if (!plan.signals_header && !mapped_peers_.empty()) {
-    signal_header(work);
+    signal_header(work, domain_->header(rank_, work.sequence));
   }
-}
-
-// At the start, and when the iteration has changed.
-inline void Executor::find_places(Work& work) {
-  const auto first_chunk = work.base + static_cast<std::uint64_t>(work.iteration);
-  work.operands = work.plan->places.operands(first_chunk);
-  work.flags = work.plan->places.flags(first_chunk);
 }
 
 inline bool Executor::differs(int rank, const Signature& theirs, const Work& work) {
@@ -149,9 +123,9 @@ inline void Executor::own_next_lines(const Work& work) const {
 }
 
 // Looks until the flag is there, or `spins` more looks were in vain.
-inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, int spins) {
-  const std::atomic<std::uint64_t>& word = flag.word(work.bases);
-  if (flag.is_header && work.next_wait == 0 && spins > 1) {
+inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, bool first, int spins) {
+  std::atomic<std::uint64_t>& word = flag.word(work.bases);
+  if (flag.is_header && first && spins > 1) {
     wait_before_look(work);
   }
   // Acquire in every look: none is known in advance to be the last. On x86 it is a plain load. What the rest of a
@@ -180,29 +154,28 @@ inline Executor::Look Executor::await(const Work& work, const FlagPlace& flag, i
 // looks, so if such a rank is awaited the core goes to it at once. Ranks on other cores are likely to be on their way,
 // and to give up the core for them would cost two turns; so this rank looks longer where it waits for them only, unless
 // some rank on its own core may have other things to do.
-Executor::Look Executor::await_in_turn(const Work& work, const Step& step, int spins) {
-  const FlagPlace* const flags = work.flags + step.waits.begin;
+Executor::Look Executor::await_in_turn(const Work& work, const Step& step, std::uint32_t next_wait, int spins) {
+  const FlagPlace* const flags = work.places.flags + step.waits.begin;
   const std::uint32_t core = turns_->publish_core();
   if (core == 0) {
-    return await(work, flags[work.next_wait], spins);
+    return await(work, flags[next_wait], next_wait == 0, spins);
   }
   int awaited_here = 0;
   for (std::uint32_t i = 0; i < step.waits.count; ++i) {
     const int r = flags[i].member;
     const bool again = i > 0 && flags[i - 1].member == r;  // two flags of a rank follow each other
     if (turns_->runs_on(members_.empty() ? r : members_[r], core)) {
-      if (i >= work.next_wait && await(work, flags[i], 0) == Look::kNotYet) {
+      if (i >= next_wait && await(work, flags[i], false, 0) == Look::kNotYet) {
         return Look::kNotYet;
       }
       awaited_here += again ? 0 : 1;
     }
   }
   const bool nobody_else = awaited_here == turns_->others_on(core);
-  return await(work, flags[work.next_wait], nobody_else ? kSpinsForOtherCores : spins);
+  return await(work, flags[next_wait], next_wait == 0, nobody_else ? kSpinsForOtherCores : spins);
 }
 
-inline void Executor::signal_header(const Work& work) {
-  HeaderLine& line = domain_->header(rank_, work.sequence);
+inline void Executor::signal_header(const Work& work, HeaderLine& line) {
   line.signature = work.signature;
   const std::uint64_t incomplete = work.sequence + 1 - completed;
   // Release: the payload or the slot, and the signature, before the word.
@@ -212,7 +185,7 @@ inline void Executor::signal_header(const Work& work) {
 
 inline void Executor::signal(Work& work, const FlagPlace& flag) {
   if (flag.is_header) {
-    signal_header(work);
+    signal_header(work, HeaderLine::of(flag.word(work.bases)));
     // From here on the others can go on: what does not concern them costs time that this rank waits anyway.
     if (const std::int64_t bytes = work.plan->ahead_bytes; bytes > 0) {
       // In the slot after the next one: the other ranks are done with it.
@@ -303,29 +276,38 @@ Executor::Look Executor::take_step(Work& work, const Step& step, int spins) {
 }
 
 Progress Executor::run(Work& work, int spins) {
-  const Schedule& schedule = work.plan->schedule;
   if (work.plan->begins_with_swap && work.step == 0) [[unlikely]] {
     spins = swap(work, spins);
   }
-  for (; work.step < work.end; ++work.step) {
-    const Step& step = schedule.steps[work.step];
+  const Step* const steps = work.plan->schedule.steps.data();
+  // Where the work stands. It is told when it stops, and before anything that may ask: kept there alone, every step
+  // would wait for the stores of the one before.
+  std::uint32_t at = work.step;
+  std::uint32_t next_wait = work.next_wait;
+  const auto stop = [&](Look seen) {
+    work.step = at;
+    work.next_wait = next_wait;
+    return stopped(seen);
+  };
+  for (; at < work.end; ++at) {
+    const Step& step = steps[at];
     if (work.record == 0 && (step.waits.count > 0 || step.length > kShortStep || step.kind > StepKind::kReduce)) {
       recorder_.posted(work, communicator_);
     }
     if (step.kind == StepKind::kReduce && work.one_piece) {
       locate(work, step);  // before the wait: then it costs no time
     }
-    for (; work.next_wait < step.waits.count; ++work.next_wait) {
+    for (; next_wait < step.waits.count; ++next_wait) {
       const bool in_turn = turns_ != nullptr && spins > 1;  // with several works in flight nobody looks for long
-      Look seen = await(work, work.flags[step.waits.begin + work.next_wait], in_turn ? 0 : spins);
+      Look seen = await(work, work.places.flags[step.waits.begin + next_wait], next_wait == 0, in_turn ? 0 : spins);
       if (in_turn && seen == Look::kNotYet) [[unlikely]] {
-        seen = await_in_turn(work, step, spins);
+        seen = await_in_turn(work, step, next_wait, spins);
       }
       if (seen != Look::kThere) [[unlikely]] {
-        return stopped(seen);
+        return stop(seen);
       }
     }
-    if (work.next_wait > 0 && spins > 1 && owns_lines(*work.plan)) {
+    if (next_wait > 0 && spins > 1 && owns_lines(*work.plan)) {
       own_next_lines(work);
     }
     if (step.kind == StepKind::kCopy || step.kind == StepKind::kReduce) {
@@ -337,16 +319,21 @@ Progress Executor::run(Work& work, int spins) {
         reduce(work, step);
       }
     } else if (step.kind != StepKind::kSync) {
+      work.step = at;
+      work.next_wait = next_wait;
       const Look seen = take_step(work, step, spins);
+      at = work.step;
       if (seen != Look::kThere) {
-        return stopped(seen);
+        return stop(seen);
       }
     }
     for (std::uint32_t i = 0; i < step.signals.count; ++i) {
-      signal(work, work.flags[step.signals.begin + i]);
+      signal(work, work.places.flags[step.signals.begin + i]);
     }
-    work.next_wait = 0;
+    next_wait = 0;
   }
+  work.step = at;
+  work.next_wait = 0;
   if (work.record == 0) {
     recorder_.posted(work, communicator_);
   }

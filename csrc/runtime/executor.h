@@ -27,7 +27,24 @@ class Executor {
   // What does not change when the work runs the same plan again on other memory.
   void bind(Work& work) const;
   // Takes the work to its first step. One that has not been recorded yet is, by run() at the latest.
-  void begin(Work& work);
+  void begin(Work& work) {
+    const Plan& plan = *work.plan;
+    work.step = 0;
+    work.next_wait = 0;
+    work.iteration = 0;
+    work.iterations = 0;
+    work.end = static_cast<std::uint32_t>(plan.schedule.steps.size());
+    work.base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(work.input.spans[0].data);
+    work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
+    work.base_of(Region::kInline) = Places::of_header(work.sequence);
+    find_places(work);
+    if (turns_ != nullptr) [[unlikely]] {
+      turns_->publish_core();
+    }
+    if (!plan.begins_at_once) [[unlikely]] {
+      make_ready(work);
+    }
+  }
   // Runs until the work is done, or until something that it waits for has not come after `spins` looks at it, or, where
   // ranks take turns, after as many as make sense. Can be called again to go on.
   Progress run(Work& work, int spins);
@@ -69,17 +86,21 @@ class Executor {
   }
   void wait_before_look(const Work& work) const;
   void own_next_lines(const Work& work) const;
-  Look await(const Work& work, const FlagPlace& flag, int spins);
-  Look await_in_turn(const Work& work, const Step& step, int spins);
+  // first: no other of the step was awaited before.
+  Look await(const Work& work, const FlagPlace& flag, bool first, int spins);
+  Look await_in_turn(const Work& work, const Step& step, std::uint32_t next_wait, int spins);
   Look look_header(const Work& work, int member);
   Look compare_header(const Work& work, int member, const HeaderLine& line, std::uint64_t word);
   bool differs(int rank, const Signature& theirs, const Work& work);
-  static void find_places(Work& work);
+  // At the start, and when the iteration has changed.
+  static void find_places(Work& work) {
+    work.places = work.plan->places.row(work.base + static_cast<std::uint64_t>(work.iteration));
+  }
   void make_ready(Work& work);
   void take_memory(Work& work);
   void take_scratch(Work& work);
   void signal(Work& work, const FlagPlace& flag);
-  void signal_header(const Work& work);
+  void signal_header(const Work& work, HeaderLine& line);
   void wake_peers();
   Stream& add_stream(Work& work, int peer);
   void open_stream(Work& work, int peer) { links_[peer]->open(add_stream(work, peer)); }

@@ -55,7 +55,7 @@ inline void reduce_bytes(Work& work, const Step& step, std::int64_t bytes) {
          static_cast<int>(step.sources.count), bytes >> plan.element_shift, work.divisor);
   if (plan.takes_reduced) {
     for (std::uint32_t i = 0; i < step.sources.count; ++i) {
-      if (work.operands[step.sources.begin + i].take) {
+      if (work.places.operands[step.sources.begin + i].take) {
         take_lines(static_cast<std::byte*>(work.sources[i]), bytes);
       }
     }
@@ -68,8 +68,8 @@ void Executor::copy(Work& work, const Step& step) {
   if (step.length == 0) {
     return;  // arrays of no elements may have no address
   }
-  const OperandPlace& from = work.operands[step.sources.begin];
-  const OperandPlace* to = work.operands + step.destinations.begin;
+  const OperandPlace& from = work.places.operands[step.sources.begin];
+  const OperandPlace* to = work.places.operands + step.destinations.begin;
   const OperandPlace* const end = to + step.destinations.count;
   std::byte* const source = from.address(work.bases, work.iteration);
   const bool take = from.take && work.plan->takes_copied;
@@ -80,7 +80,7 @@ void Executor::copy(Work& work, const Step& step) {
 
 void Executor::locate(Work& work, const Step& step) {
   const auto all = [&](Range operands, void** addresses) {
-    const OperandPlace* place = work.operands + operands.begin;
+    const OperandPlace* place = work.places.operands + operands.begin;
     for (const OperandPlace* const end = place + operands.count; place != end; ++place) {
       *addresses++ = place->address(work.bases, work.iteration);
     }
@@ -109,7 +109,7 @@ void Executor::move_spans(Work& work, const Step& step) {
   const std::uint32_t behind = step.sources.count;
   const std::uint32_t operands = behind + step.destinations.count;
   const auto place = [&](std::uint32_t i) -> const OperandPlace& {
-    return work.operands[i < behind ? step.sources.begin + i : step.destinations.begin + i - behind];
+    return work.places.operands[i < behind ? step.sources.begin + i : step.destinations.begin + i - behind];
   };
   for (std::uint32_t i = 0; i < operands; ++i) {
     if (of_caller(place(i).region)) {
@@ -165,7 +165,7 @@ void Executor::post(Work& work, const Step& step) {
     request.remaining = step.length;
     request.token = step.length == 0;
     if (!request.token) {
-      request.source = cursor(work, work.operands[step.sources.begin], step.length);
+      request.source = cursor(work, work.places.operands[step.sources.begin], step.length);
     }
     stream.sends.push_back(&request);
     return;
@@ -175,10 +175,10 @@ void Executor::post(Work& work, const Step& step) {
   request.token = step.length == 0;
   request.element = work.plan->problem.element();
   if (!request.token) {
-    request.destination = cursor(work, work.operands[step.destinations.begin], step.length);
+    request.destination = cursor(work, work.places.operands[step.destinations.begin], step.length);
   }
   if (!request.token && step.kind == StepKind::kReceiveReduce) {
-    request.source = cursor(work, work.operands[step.sources.begin], step.length);
+    request.source = cursor(work, work.places.operands[step.sources.begin], step.length);
     request.source_first = step.own_first;
     request.reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
     request.divisor = work.divisor;

@@ -39,7 +39,7 @@ void Executor::choose(Work& work, const Step& step) const {
 // this order (Communicator::look_after).
 Executor::Look Executor::read(const Work& work, const Step& step) {
   const Operand& from = work.plan->schedule.sources(step)[0];
-  const OperandPlace& to = work.operands[step.destinations.begin];
+  const OperandPlace& to = work.places.operands[step.destinations.begin];
   Offer offer;
   std::memcpy(&offer, domain_->header(from.member, work.sequence).payload, sizeof offer);
   const auto offset = static_cast<std::uint64_t>(from.offset + from.stride * work.iteration);

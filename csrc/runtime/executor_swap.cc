@@ -16,7 +16,7 @@ int Executor::swap(Work& work, int spins) {
   }
   const Swap swap{{communicator_, work.sequence},
                   work.signature,
-                  work.operands[send.sources.begin].address(work.bases, 0),
+                  work.places.operands[send.sources.begin].address(work.bases, 0),
                   send.length};
   if (!work.one_piece || !link.begin_swap(swap)) {
     take_memory(work);

@@ -37,12 +37,12 @@ const std::atomic<std::uint64_t>& word_of(const FlagRef& flag, const Domain& dom
 }  // namespace
 
 Places::Places(const Schedule& schedule, const Domain* domain)
-    : slot_mask_(domain != nullptr ? domain->limits().slots - 1 : 0),
-      operands_per_row_(schedule.operands.size()),
-      flags_per_row_(schedule.flags.size()) {
-  operands_.reserve((slot_mask_ + 1) * operands_per_row_);
-  flags_.reserve((slot_mask_ + 1) * flags_per_row_);
+    : slot_mask_(domain != nullptr ? domain->limits().slots - 1 : 0) {
+  // Rows point into both, also where these are moved.
+  operands_.reserve((slot_mask_ + 1) * schedule.operands.size());
+  flags_.reserve((slot_mask_ + 1) * schedule.flags.size());
   for (std::uint64_t slot = 0; slot <= slot_mask_; ++slot) {
+    rows_.push_back({operands_.data() + operands_.size(), flags_.data() + flags_.size()});
     for (const Operand& operand : schedule.operands) {
       operands_.push_back(
           {start_of(operand, domain, slot, schedule.slot_pitch) + static_cast<std::uintptr_t>(operand.offset),

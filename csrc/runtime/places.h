@@ -45,24 +45,25 @@ struct FlagPlace {
 class Places {
  public:
   Places() = default;
+  Places(Places&&) = default;  // no copies: rows point into what is beside them
+  Places& operator=(Places&&) = default;
   // domain: nullptr where no rank is mapped.
   Places(const Schedule& schedule, const Domain* domain);
 
-  // In the order of the pools of the schedule, for a call, or an iteration of one, whose first chunk is this.
-  const OperandPlace* operands(std::uint64_t first_chunk) const {
-    return operands_.data() + (first_chunk & slot_mask_) * operands_per_row_;
-  }
-  const FlagPlace* flags(std::uint64_t first_chunk) const {
-    return flags_.data() + (first_chunk & slot_mask_) * flags_per_row_;
-  }
+  // In the order of the pools of the schedule.
+  struct Row {
+    const OperandPlace* operands = nullptr;
+    const FlagPlace* flags = nullptr;
+  };
+  // For a call, or an iteration of one, whose first chunk is this.
+  const Row& row(std::uint64_t first_chunk) const { return rows_[first_chunk & slot_mask_]; }
 
   // What a call adds where it does not depend on its arrays.
   static std::uintptr_t of_header(std::uint64_t sequence) { return sequence % kHeaderLines * sizeof(HeaderLine); }
 
  private:
   std::uint64_t slot_mask_ = 0;
-  std::size_t operands_per_row_ = 0;
-  std::size_t flags_per_row_ = 0;
+  std::vector<Row> rows_;
   std::vector<OperandPlace> operands_;
   std::vector<FlagPlace> flags_;
 };

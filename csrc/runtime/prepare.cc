@@ -251,6 +251,8 @@ void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t res
   work.output = work.is_packed ? Buffer{&work.result_span, 1, result_bytes}
                                : Buffer{work.output_spans.data(), static_cast<std::int64_t>(work.output_spans.size()),
                                         result_bytes};
+  const Schedule& schedule = work.plan->schedule;
+  work.ends_at_once = !schedule.uses_links && schedule.scratch_bytes == 0 && !work.is_packed && work.scaled.empty();
   executor_->bind(work);
 }
 

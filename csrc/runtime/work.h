@@ -118,11 +118,11 @@ struct Work {
   std::uint64_t record = 0;
   bool timed = false;  // start and end are recorded
 
-  // Where things are in this call: see places.h. The rows are those of the iteration.
+  // Where things are in this call: see places.h. The row is that of the iteration.
   Bases bases{};
-  const OperandPlace* operands = nullptr;
-  const FlagPlace* flags = nullptr;
-  bool one_piece = false;  // input and output are one span each
+  Places::Row places;
+  bool one_piece = false;     // input and output are one span each
+  bool ends_at_once = false;  // nothing is left for Communicator::clear()
 
   // Position in the schedule.
   std::uint32_t step = 0;
