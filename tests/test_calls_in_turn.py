@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import collectives
 import numpy as np
 import pytest
 from pool import Pools
@@ -199,3 +200,37 @@ def twice_at_a_time(comm: Any) -> list[float]:
 
 def test_the_last_call_again_while_it_waits(pools: Pools) -> None:
     assert pools.get(2, "shm").run(twice_at_a_time) == [[6.0] * 4] * 2
+
+
+def behind_another(comm: Any) -> list[float]:
+    """Makes the last call again and again while another one is in flight, longer than header lines last."""
+    x, y = np.zeros(4, np.float32), np.full(4, comm.rank + 1, np.float32)
+    comm.broadcast(x, 1)
+    if comm.rank == 1:
+        comm.recv(np.empty(1, np.float32), 0)
+    work = comm.all_reduce(y, async_op=True)
+    if comm.rank == 0:
+        comm.send(np.zeros(1, np.float32), 1)
+    for value in range(40):
+        x[:] = value if comm.rank == 1 else -1
+        comm.broadcast(x, 1)
+        assert list(x) == [value] * 4
+    work.wait()
+    return list(y)
+
+
+def test_the_last_call_again_behind_another(pools: Pools) -> None:
+    assert pools.get(2, "shm").run(behind_another) == [[3.0] * 4] * 2
+
+
+def after_the_end(comm: Any) -> str:
+    x = np.ones(4, np.float32)
+    with comm.dup() as group:
+        group.all_reduce(x)
+    with pytest.raises(collectives.ClosedError) as caught:
+        group.all_reduce(x)
+    return str(caught.value)
+
+
+def test_the_last_call_again_after_the_end(pools: Pools) -> None:
+    assert all("closed" in text for text in pools.get(2, "shm").run(after_the_end))

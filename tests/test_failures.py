@@ -77,6 +77,21 @@ def test_deadline_between_threads(pools: Pools) -> None:
             assert 0.6 <= value[1] < 0.7 + SLACK
 
 
+def last_call_sooner(comm: Any, timeout: float) -> float:
+    x = np.ones(4, np.float32)
+    comm.all_reduce(x)
+    began = time.monotonic()
+    if comm.rank == 0:
+        with pytest.raises(collectives.DeadlineError, match="rank 1"):
+            comm.all_reduce(x, timeout=timeout)
+    return time.monotonic() - began
+
+
+def test_deadline_of_the_last_call_again_with_another_timeout(pools: Pools) -> None:
+    took = pools.get(2, "local").run(last_call_sooner, 0.7)[0]
+    assert 0.6 <= took < 0.7 + SLACK
+
+
 def barrier_alone(comm: Any) -> float:
     began = time.monotonic()
     with pytest.raises(Exception, match="rank 1") as info:

@@ -104,20 +104,16 @@ inline void Communicator::prepare_again(Work& work, const Call& call) {
   if (!call.input.empty()) {
     work.input_spans[0] = call.input[0];
     work.output_spans[0] = call.output[0];
+    work.find_arrays();
   }
-  number_again(work, call);
-}
-
-inline void Communicator::number_again(Work& work, const Call& call) {
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   number(work);
 }
 
 // The commonest case: the last call again, of which nothing has to be worked out, not even its key.
 inline bool Communicator::is_last(const Call& call) const {
-  return call.input.size() == 1 && call.output.size() == 1 && last_.work != nullptr &&
-         last_.place->get() == last_.work && last_.input == call.input[0] && last_.output == call.output[0] &&
-         last_.algorithm == call.algorithm &&
+  return call.input.size() == 1 && call.output.size() == 1 && last_.work != nullptr && last_.input == call.input[0] &&
+         last_.output == call.output[0] && last_.algorithm == call.algorithm && last_.timeout_s == call.timeout_s &&
          last_.head == std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call)) && is_keyed(call);
 }
 
@@ -133,7 +129,7 @@ std::shared_ptr<Work>& Communicator::prepared(const Call& call) {
     spare->key = key;
   }
   if (key.algorithm >= 0 && !call.input.empty()) {
-    last_ = {&spare, spare.get(), key.head, call.algorithm, call.input[0], call.output[0]};
+    last_ = {&spare, spare.get(), key.head, call.algorithm, call.timeout_s, call.input[0], call.output[0]};
   }
   return spare;
 }
@@ -144,16 +140,16 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   if (options_.threads) [[unlikely]] {
     note_caller();
   }
-  const bool again = is_last(call) && usable();
+  const bool again = is_last(call);
   if (again) [[likely]] {
-    number_again(*last_.work, call);
+    number_again(*last_.work);
   }
   std::shared_ptr<Work>& place = again ? *last_.place : prepared(call);
   Work& ready = again ? *last_.work : *place;
-  if (active_.empty() && queued_.empty() && may_start(ready)) [[likely]] {
+  if ((again || (active_.empty() && queued_.empty())) && may_start(ready)) [[likely]] {
     start(ready);
     const Progress progress = executor_->run(ready, engine_->spins());
-    if (progress == Progress::kDone && quiet(ready)) [[likely]] {
+    if (progress == Progress::kDone && (ready.ends_at_once ? !aborted() : quiet(ready))) [[likely]] {
       complete(ready);
       publish_completed(next_sequence_);  // no other is in flight
       return true;
@@ -170,6 +166,7 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
     engine_->recorder().posted(ready, options_.id);
     queued_.push_back(place);
   }
+  last_.work = nullptr;
   work = std::move(place);
   return false;
 }
@@ -183,6 +180,7 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
   auto work = std::make_shared<Work>();
   prepare(*work, call);
   engine_->recorder().posted(*work, options_.id);
+  last_.work = nullptr;
   queued_.push_back(work);
   drive();
   engine_->wake_waiters();
@@ -209,6 +207,7 @@ bool Communicator::wait(Work& work, double timeout_s) {
 
 void Communicator::finish_run(std::shared_ptr<Work> work) {
   const std::lock_guard guard(engine_->lock());
+  last_.work = nullptr;  // it may have been where this one goes
   spares_.put(std::move(work));
 }
 

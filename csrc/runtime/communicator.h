@@ -125,15 +125,18 @@ class Communicator {
   void prepare(Work& work, const Call& call);
   CallKey key_of(const Call& call) const;
   void prepare_again(Work& work, const Call& call);
-  void number_again(Work& work, const Call& call);
   bool is_last(const Call& call) const;
   std::shared_ptr<Work>& prepared(const Call& call);
   void prepare_agreement(Work& work, const Call& call);
   // From here on the call counts.
   void number(Work& work) {
     work.posted.reset();
-    work.record = 0;
     work.warned = false;
+    number_again(work);
+  }
+  // The same of one that ended without having been waited for.
+  void number_again(Work& work) {
+    work.record = 0;
     work.state.store(WorkState::kQueued, std::memory_order_relaxed);
     work.sequence = next_sequence_++;
     work.base = next_chunk_;
@@ -174,9 +177,11 @@ class Communicator {
   // Nobody is known to have failed, and nobody can have told it by a link that has not been heard: streams may have
   // brought reports, but with a swap that went the short way none can have come.
   bool quiet(const Work& work) const {
-    return error_ == nullptr && heard_ == nullptr && work.streams.empty() &&
-           (own_page_ == nullptr || own_page_->aborted.load(std::memory_order_acquire) == 0);
+    return error_ == nullptr && heard_ == nullptr && work.streams.empty() && !aborted();
   }
+  // Some rank that maps the memory of this one has left a report. All there is to ask after a work that uses no link
+  // has been run from its start: nothing else can have been heard meanwhile.
+  bool aborted() const { return own_page_ != nullptr && own_page_->aborted.load(std::memory_order_acquire) != 0; }
   void hear(const Report& report);
   void hear_reports();
   void heed_reports(Clock::time_point now);
@@ -208,13 +213,15 @@ class Communicator {
   std::deque<std::shared_ptr<Work>> queued_;
   std::vector<std::shared_ptr<Work>> active_;
   SpareWorks spares_;
-  // The last call that was run, where it was on one array and has a key. The place may hold another work by now, and
-  // the work may be gone: it is compared only. A new one comes into a place in prepared(), which forgets this one.
+  // The last call that was run, where it was on one array and has a key. There is a work only while the communicator is
+  // usable, nothing is in flight or waits for its turn, and the work is in its place and was not waited for: whatever
+  // changes one of these forgets it.
   struct LastCall {
     std::shared_ptr<Work>* place = nullptr;
     Work* work = nullptr;
     std::uint64_t head = 0;
     int algorithm = 0;
+    double timeout_s = 0;  // as the call had it
     Span input;
     Span output;
   };

@@ -55,6 +55,8 @@ void Executor::bind(Work& work) const {
     work.cursors.resize(2 * plan.max_operands);
   }
   work.one_piece = work.input.count <= 1 && work.output.count <= 1;
+  work.end = static_cast<std::uint32_t>(plan.schedule.steps.size());
+  work.find_arrays();
   work.base_of(Region::kBox) = 0;
   work.base_of(Region::kPeerInput) = static_cast<std::uintptr_t>(work.input_heap_offset);
   work.base_of(Region::kPeerOutput) = static_cast<std::uintptr_t>(work.output_heap_offset);
@@ -68,6 +70,7 @@ void Executor::make_ready(Work& work) {
     take_memory(work);
   }
   if (plan.schedule.chooses) {
+    work.end = static_cast<std::uint32_t>(plan.schedule.steps.size());  // the last run may have ended before
     offer(work);
   }
   if (!plan.signals_header && !mapped_peers_.empty()) {

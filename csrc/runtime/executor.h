@@ -33,9 +33,6 @@ class Executor {
     work.next_wait = 0;
     work.iteration = 0;
     work.iterations = 0;
-    work.end = static_cast<std::uint32_t>(plan.schedule.steps.size());
-    work.base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(work.input.spans[0].data);
-    work.base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(work.output.spans[0].data);
     work.base_of(Region::kInline) = Places::of_header(work.sequence);
     find_places(work);
     if (turns_ != nullptr) [[unlikely]] {

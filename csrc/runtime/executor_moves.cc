@@ -26,8 +26,7 @@ inline bool streams(Work& work) {
 }
 
 // to: where the destination is.
-inline void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source, std::int64_t bytes,
-                       bool take) {
+void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source, std::int64_t bytes, bool take) {
   const Plan& plan = *work.plan;
   if (destination == source) {
     return;  // a call in place
@@ -44,6 +43,14 @@ inline void copy_bytes(Work& work, Region to, std::byte* destination, std::byte*
     plan.copy(&first, 1, &only, 1, static_cast<std::size_t>(bytes), 1);
   } else {
     std::memcpy(destination, source, bytes);
+  }
+}
+
+// To more than one place, or in another way than short copies are done.
+[[gnu::noinline]] void copy_to_all(Work& work, const Step& step, std::byte* source, bool take) {
+  const OperandPlace* to = work.places.operands + step.destinations.begin;
+  for (const OperandPlace* const end = to + step.destinations.count; to != end; ++to) {
+    copy_bytes(work, to->region, to->address(work.bases, work.iteration), source, step.length, take);
   }
 }
 
@@ -69,12 +76,15 @@ void Executor::copy(Work& work, const Step& step) {
     return;  // arrays of no elements may have no address
   }
   const OperandPlace& from = work.places.operands[step.sources.begin];
-  const OperandPlace* to = work.places.operands + step.destinations.begin;
-  const OperandPlace* const end = to + step.destinations.count;
   std::byte* const source = from.address(work.bases, work.iteration);
   const bool take = from.take && work.plan->takes_copied;
-  for (; to != end; ++to) {
-    copy_bytes(work, to->region, to->address(work.bases, work.iteration), source, step.length, take);
+  if (step.destinations.count > 1 || step.length >= kLeastByString || take) {
+    copy_to_all(work, step, source, take);
+    return;
+  }
+  std::byte* const destination = work.places.operands[step.destinations.begin].address(work.bases, work.iteration);
+  if (destination != source) {  // as in a call in place
+    std::memcpy(destination, source, static_cast<std::size_t>(step.length));
   }
 }
 

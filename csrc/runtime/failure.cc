@@ -18,6 +18,7 @@ void Communicator::fail(const Report& report, const Work* about) {
     return;
   }
   error_ = std::make_unique<Report>(report);
+  last_.work = nullptr;
   if (error_->origin < 0 || error_->origin == rank()) {  // another rank may say what is not so
     error_->origin = report.reporter;
   }
@@ -189,6 +190,7 @@ void Communicator::close() {
     fail(report);
   }
   closed_ = true;
+  last_.work = nullptr;
   if (!engine_->leave()) {
     tell_left();
   }

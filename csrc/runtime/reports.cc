@@ -172,6 +172,7 @@ void Communicator::noted(int world_rank, const std::vector<std::uint64_t>& words
 void Communicator::hear(const Report& report) {
   if (heard_ == nullptr) {
     heard_ = std::make_unique<Report>(report);
+    last_.work = nullptr;
     heard_at_ = Clock::now();
   }
 }

@@ -150,6 +150,11 @@ struct Work {
   std::atomic<WorkState> state{WorkState::kQueued};
   std::unique_ptr<CollectivesError> error;  // when failed
 
+  // After input or output have changed.
+  void find_arrays() {
+    base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(input.spans[0].data);
+    base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(output.spans[0].data);
+  }
   std::uintptr_t& base_of(Region region) { return bases[static_cast<std::size_t>(region)]; }
   bool is_message() const { return message.peer >= 0; }
   bool finished() const {
