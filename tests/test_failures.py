@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Any
 
+import collectives
 import numpy as np
 import pool
 import pytest
