@@ -1,6 +1,8 @@
 // One thread that steps two ranks: the call that was run last comes again while another collective is in flight.
 
 #include <cstdio>
+#include <exception>
+#include <memory>
 #include <vector>
 
 #include "local_world.h"
@@ -93,4 +95,11 @@ bool passes() {
 
 }  // namespace
 
-int main() { return passes() ? 0 : 1; }
+int main() {
+  try {
+    return passes() ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "FAILED: %s\n", error.what());
+    return 1;
+  }
+}
