@@ -215,7 +215,7 @@ class Communicator {
   SpareWorks spares_;
   // The last call that was run, where it was on one array and has a key. There is a work only while the communicator is
   // usable, nothing is in flight or waits for its turn, and the work is in its place and was not waited for: whatever
-  // changes one of these forgets it.
+  // changes one of these forgets it. It is kept beside its place, which would be one load more before anything begins.
   struct LastCall {
     std::shared_ptr<Work>* place = nullptr;
     Work* work = nullptr;

@@ -82,6 +82,7 @@ void Executor::copy(Work& work, const Step& step) {
     copy_to_all(work, step, source, take);
     return;
   }
+  // What a short call does: apart from the rest, which would cost it the saving of registers.
   std::byte* const destination = work.places.operands[step.destinations.begin].address(work.bases, work.iteration);
   if (destination != source) {  // as in a call in place
     std::memcpy(destination, source, static_cast<std::size_t>(step.length));

@@ -29,8 +29,8 @@ std::optional<Recorded> find_call(const Recorder& recorder, std::uint32_t commun
 }  // namespace
 
 void Communicator::note_caller() {
-  if (domain_ != nullptr) {
-    std::atomic<std::uint32_t>& caller = domain_->control(rank()).caller;
+  if (own_page_ != nullptr) {
+    std::atomic<std::uint32_t>& caller = own_page_->caller;
     const auto thread = static_cast<std::uint32_t>(thread_number());
     if (caller.load(std::memory_order_relaxed) != thread) {  // others may have the line
       caller.store(thread, std::memory_order_relaxed);

@@ -198,7 +198,7 @@ void Communicator::close() {
   if (domain_ != nullptr) {
     // From here on this rank touches no memory of the others, which may use it for something else.
     // Release: the counterpart of HostMemory::has_left().
-    domain_->control(rank()).left.store(1 + next_sequence_, std::memory_order_release);
+    own_page_->left.store(1 + next_sequence_, std::memory_order_release);
     for (int r = 0; r < size(); ++r) {
       if (r != rank() && domain_->has(r)) {
         domain_->wake(r);

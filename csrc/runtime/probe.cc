@@ -11,7 +11,7 @@ double Communicator::flag_latency(int peer, int rounds, double timeout_s) {
   if (domain_ == nullptr || peer < 0 || peer >= size() || peer == rank() || !domain_->has(peer)) {
     throw ArgumentError("rank " + std::to_string(peer) + " shares no memory with rank " + std::to_string(rank()));
   }
-  std::atomic<std::uint64_t>& mine = domain_->control(rank()).probe;
+  std::atomic<std::uint64_t>& mine = own_page_->probe;
   const std::atomic<std::uint64_t>& theirs = domain_->control(peer).probe;
   // The words only ever grow, by `rounds` in each measurement, so measurements need no reset.
   const std::uint64_t start = mine.load(std::memory_order_relaxed);

@@ -95,11 +95,10 @@ void Communicator::tell(const Report& report) {
   }
   told_ = true;
   const std::string text = report.encode(kReportBytes);
-  if (domain_ != nullptr) {
-    ControlPage& page = domain_->control(rank());
-    std::memcpy(page.report, text.data(), text.size());
+  if (own_page_ != nullptr) {
+    std::memcpy(own_page_->report, text.data(), text.size());
     // Release: the text before its length, and both before the notice below.
-    page.report_bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
+    own_page_->report_bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
   }
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) {
@@ -179,8 +178,7 @@ void Communicator::hear(const Report& report) {
 
 // Looks whether another rank that maps this one's memory has failed.
 void Communicator::hear_reports() {
-  if (heard_ != nullptr || domain_ == nullptr ||
-      domain_->control(rank()).aborted.load(std::memory_order_acquire) == 0) {
+  if (heard_ != nullptr || !aborted()) {
     return;
   }
   for (int r = 0; r < size(); ++r) {

@@ -48,19 +48,7 @@ bool run(const Case& c, int repetitions) {
     calls[r].output = calls[r].input;
   }
   for (int i = 0; i < repetitions; ++i) {
-    std::shared_ptr<Work> works[2];
-    bool done[2];
-    for (int r = 0; r < 2; ++r) {
-      done[r] = world.ranks[r]->run(calls[r], works[r]);
-    }
-    while (!done[0] || !done[1]) {
-      for (int r = 0; r < 2; ++r) {
-        if (!done[r] && world.ranks[r]->wait(*works[r], 0)) {
-          world.ranks[r]->finish_run(std::move(works[r]));
-          done[r] = true;
-        }
-      }
-    }
+    run_both(world, calls);
   }
   for (const auto& of_rank : tensors) {
     for (const std::vector<float>& tensor : of_rank) {

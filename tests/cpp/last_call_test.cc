@@ -19,23 +19,6 @@ Call call_of(Collective collective, std::vector<float>& array) {
   return call;
 }
 
-// Makes the call on both ranks, in turn.
-void run_to_end(LocalWorld& world, const std::vector<Call>& calls) {
-  std::shared_ptr<Work> works[2];
-  bool done[2];
-  for (int r = 0; r < 2; ++r) {
-    done[r] = world.ranks[r]->run(calls[r], works[r]);
-  }
-  while (!done[0] || !done[1]) {
-    for (int r = 0; r < 2; ++r) {
-      if (!done[r] && world.ranks[r]->wait(*works[r], 0)) {
-        world.ranks[r]->finish_run(std::move(works[r]));
-        done[r] = true;
-      }
-    }
-  }
-}
-
 bool fail(const char* what) {
   std::fprintf(stderr, "FAILED: %s\n", what);
   return false;
@@ -54,7 +37,7 @@ bool passes() {
   }
   // Of one that had to be waited for the communicator does not know that it is the last; of one that finds the other
   // rank there it does.
-  run_to_end(world, broadcasts);
+  run_both(world, broadcasts);
   small[0].assign(4, 0);
   const std::shared_ptr<Work> root = world.ranks[1]->post(broadcasts[1], false);
   std::shared_ptr<Work> work;

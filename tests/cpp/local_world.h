@@ -94,4 +94,21 @@ struct LocalWorld {
   }
 };
 
+// Makes the call on each of two ranks, stepped in turn by this thread, until both are done.
+inline void run_both(const LocalWorld& world, const std::vector<Call>& calls) {
+  std::shared_ptr<Work> works[2];
+  bool done[2];
+  for (int r = 0; r < 2; ++r) {
+    done[r] = world.ranks[r]->run(calls[r], works[r]);
+  }
+  while (!done[0] || !done[1]) {
+    for (int r = 0; r < 2; ++r) {
+      if (!done[r] && world.ranks[r]->wait(*works[r], 0)) {
+        world.ranks[r]->finish_run(std::move(works[r]));
+        done[r] = true;
+      }
+    }
+  }
+}
+
 }  // namespace collectives
