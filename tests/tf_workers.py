@@ -25,7 +25,9 @@ from typing import Any
 from pool import Outcome, RankDied, TestTimeout
 
 LIMIT = 120.0  # seconds for one call; tracing on a busy machine takes many
-LEAVING = 5.0  # seconds from the end of main to that of the process, on a machine with nothing else to do
+# Seconds from the end of main to that of the process. What this finds is a process that waits for somebody. The
+# interpreter alone takes 1.6 to 2 s to take an imported TensorFlow down, up to 4 in a minute when the machine is slow.
+LEAVING = 20.0
 TASKS = (("worker", 0), ("worker", 1))
 
 # --- in the process of a worker -------------------------------------------------------------------------------------
@@ -235,6 +237,9 @@ class Workers:
             try:
                 codes.append(worker.process.wait(max(0.01, began + LEAVING * busy - time.monotonic())))
             except subprocess.TimeoutExpired:
+                worker.process.send_signal(signal.SIGABRT)  # so that it says where its threads are
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(LEAVING)
                 codes.append(f"{worker.task} did not leave in {LEAVING * busy:.1f} s")
         self.destroy()
         return codes
