@@ -22,7 +22,7 @@ SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap, s
     throw std::logic_error("the number of slots must be a power of two");
   }
   headers = round_up(sizeof(ControlPage), kPage);
-  flags = headers + kHeaderLines * sizeof(HeaderLine);
+  flags = headers + kHeaderLines * kHeaderPitch;
   acks = flags + static_cast<std::size_t>(kFlags) * limits.slots * sizeof(FlagLine);
   box = round_up(acks + size * kChannels * sizeof(AckLine), kPage);
   slot_stride = round_up(limits.slot_bytes, kCacheLine) + kSlotSkew;

@@ -2,8 +2,8 @@
 //
 // Every rank owns one segment; all ranks of the domain have it mapped. Its parts:
 //   control   state of the rank that others read or ring: see ControlPage
-//   headers   kHeaderLines header lines, the line of collective s at s % kHeaderLines
-//   flags     kFlags * slots words, each in a cache line of its own
+//   headers   kHeaderLines header lines, that of a collective at place_of_header()
+//   flags     kFlags * slots words, each in a cache line of its own, those of a slot together
 //   box       `slots` slots that copies and reductions of peers read and write
 //   fifos     two rings of cells to each peer, for messages
 //   heap      symmetric memory
@@ -50,6 +50,15 @@ struct alignas(kCacheLine) HeaderLine {
   static HeaderLine& of(std::atomic<std::uint64_t>& word) { return reinterpret_cast<HeaderLine*>(&word + 1)[-1]; }
 };
 static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
+
+// Where the header line of a collective lies, from that of the first on. Whoever looks at a line must not be brought
+// the next one by its prefetchers, since that one's owner is about to write it: they fetch lines in pairs, and follow
+// calls that go on by a line each.
+inline constexpr std::size_t kHeaderPitch = 256;
+constexpr std::size_t place_of_header(std::uint64_t sequence) {
+  constexpr std::uint64_t kStep = 7;  // odd, so that all lines have their turn
+  return sequence * kStep % kHeaderLines * kHeaderPitch;
+}
 
 // Where a schedule chooses, the payload of the header line: whether the input of the rank can be read, and where it
 // lies in its process.
@@ -146,10 +155,10 @@ class Domain {
 
   ControlPage& control(int rank) const { return *reinterpret_cast<ControlPage*>(bases_[rank]); }
   HeaderLine& header(int rank, std::uint64_t sequence) const {
-    return reinterpret_cast<HeaderLine*>(bases_[rank] + layout_.headers)[sequence % kHeaderLines];
+    return *reinterpret_cast<HeaderLine*>(bases_[rank] + layout_.headers + place_of_header(sequence));
   }
   FlagLine& flag(int rank, int id, std::uint64_t index) const {
-    return reinterpret_cast<FlagLine*>(bases_[rank] + layout_.flags)[id * limits_.slots + slot(index)];
+    return reinterpret_cast<FlagLine*>(bases_[rank] + layout_.flags)[slot(index) * kFlags + id];
   }
   // pitch: Schedule::slot_pitch.
   std::byte* box(int rank, std::uint64_t index, std::int64_t pitch = 0) const {

@@ -33,7 +33,7 @@ class Executor {
     work.next_wait = 0;
     work.iteration = 0;
     work.iterations = 0;
-    work.base_of(Region::kInline) = Places::of_header(work.sequence);
+    work.base_of(Region::kInline) = place_of_header(work.sequence);
     find_places(work);
     if (turns_ != nullptr) [[unlikely]] {
       turns_->publish_core();

@@ -58,9 +58,6 @@ class Places {
   // For a call, or an iteration of one, whose first chunk is this.
   const Row& row(std::uint64_t first_chunk) const { return rows_[first_chunk & slot_mask_]; }
 
-  // What a call adds where it does not depend on its arrays.
-  static std::uintptr_t of_header(std::uint64_t sequence) { return sequence % kHeaderLines * sizeof(HeaderLine); }
-
  private:
   std::uint64_t slot_mask_ = 0;
   std::vector<Row> rows_;
