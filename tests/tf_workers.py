@@ -25,8 +25,8 @@ from typing import Any
 from pool import Outcome, RankDied, TestTimeout
 
 LIMIT = 120.0  # seconds for one call; tracing on a busy machine takes many
-# Seconds from the end of main to that of the process. What this finds is a process that waits for somebody. The
-# interpreter alone takes 1.6 to 2 s to take an imported TensorFlow down, up to 4 in a minute when the machine is slow.
+# Seconds from the end of main to that of the process. What this finds is a process that waits for somebody. To take an
+# imported TensorFlow down alone takes the interpreter 1.6 to 2 s; where six did so on two cores, up to 10 were seen.
 LEAVING = 20.0
 TASKS = (("worker", 0), ("worker", 1))
 
@@ -231,16 +231,15 @@ class Workers:
         for worker in self.workers:
             worker.link.close()
         began = time.monotonic()
-        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # other work takes its share of the cores
         codes: list[int | str] = []
         for worker in self.workers:
             try:
-                codes.append(worker.process.wait(max(0.01, began + LEAVING * busy - time.monotonic())))
+                codes.append(worker.process.wait(max(0.01, began + LEAVING - time.monotonic())))
             except subprocess.TimeoutExpired:
                 worker.process.send_signal(signal.SIGABRT)  # so that it says where its threads are
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.process.wait(LEAVING)
-                codes.append(f"{worker.task} did not leave in {LEAVING * busy:.1f} s")
+                codes.append(f"{worker.task} did not leave in {LEAVING:g} s")
         self.destroy()
         return codes
 

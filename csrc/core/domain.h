@@ -51,12 +51,13 @@ struct alignas(kCacheLine) HeaderLine {
 };
 static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
 
-// Where the header line of a collective lies, from that of the first on. Whoever looks at a line must not be brought
-// the next one by its prefetchers, since that one's owner is about to write it: they fetch lines in pairs, and follow
-// calls that go on by a line each.
+// Where the header line of a collective lies, from that of the first on. Lines that follow each other in time are far
+// apart, in steps that change: as measured (docs/performance.md). The likely reason is that whoever looks at a line is
+// else brought the next one by its prefetchers, which its owner is about to write.
 inline constexpr std::size_t kHeaderPitch = 256;
 constexpr std::size_t place_of_header(std::uint64_t sequence) {
-  constexpr std::uint64_t kStep = 7;  // odd, so that all lines have their turn
+  constexpr std::uint64_t kStep = 7;
+  static_assert(kStep % 2 == 1 && (kHeaderLines & (kHeaderLines - 1)) == 0, "every line has its turn");
   return sequence * kStep % kHeaderLines * kHeaderPitch;
 }
 
