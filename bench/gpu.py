@@ -26,6 +26,7 @@ import json
 import math
 import statistics
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def by_cupy() -> Way:
     import cupy
     import torch
 
+    warnings.filterwarnings("ignore", message="ExternalStream", category=DeprecationWarning)  # CuPy 13 has nothing else
     kernels: dict[int, Any] = {}
 
     def call(xs: list[Any], outs: list[Any]) -> list[Any]:

@@ -22,6 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from collectives import _core
 
 HERE = Path(__file__).resolve().parent
 _PATIENCE = 90  # seconds for two processes
+_UNSUPPORTED = "compute-sanitizer does not support the device on this machine"
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PACKAGES = ("collectives", "numpy", "ml-dtypes", "torch", "triton", "cupy-cuda13x", "jax", "nvidia-nccl-cu13")
 
@@ -122,28 +124,33 @@ def _small() -> None:
 
 
 def sanitizers(limit: float) -> str:
-    """compute-sanitizer over small sizes."""
+    """compute-sanitizer over small sizes, all its tools side by side."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(tool).exists():
         return "skipped: there is no compute-sanitizer"
-    failed = []
-    for name in SANITIZERS:
+
+    def one(name: str) -> str:
+        """What is wrong, or nothing."""
         command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, str(HERE / "gpu_check.py"), "--small"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
         except subprocess.TimeoutExpired:
-            failed.append(f"{name}: not done after {limit:.0f} s")
-            continue
-        if "Device not supported" in done.stdout + done.stderr:
-            return "skipped: compute-sanitizer does not support the device on this machine"
-        if done.returncode != 0:
-            failed.append(f"{name}: code {done.returncode}\n{(done.stdout + done.stderr)[-1500:]}")
+            return f"{name}: not done after {limit:.0f} s"
+        text = done.stdout + done.stderr
+        if "Device not supported" in text:
+            return _UNSUPPORTED
+        return "" if done.returncode == 0 else f"{name}: code {done.returncode}\n{text[:1500]}\n...\n{text[-1500:]}"
+
+    with ThreadPoolExecutor(len(SANITIZERS)) as pool:
+        failed = [text for text in pool.map(one, SANITIZERS) if text]
+    if _UNSUPPORTED in failed:
+        return f"skipped: {_UNSUPPORTED}"
     assert not failed, "\n".join(failed)
     return ", ".join(SANITIZERS)
 
 
 _PEERS = """
-import torch, collectives
+import time, torch, collectives
 from collectives import _peers
 comm = collectives.init(timeout=60)
 for round in range(20):
@@ -159,6 +166,17 @@ for round in range(20):
     del whole, x, every
     torch.cuda.empty_cache()  # the next arrays are other allocations, at the same addresses or at others
 assert _peers.find(comm, 0) is not None, "the ranks went through the host"
+for count, calls in ((256, 2000), (1 << 24, 200)):
+    x = torch.ones(count, device="cuda:0")
+    for _ in range(20):
+        comm.all_reduce(x, "max")
+    torch.cuda.synchronize()
+    comm.barrier()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        comm.all_reduce(x, "max")
+    torch.cuda.synchronize()
+    print(f"{4 * count} B in {(time.perf_counter() - begin) / calls * 1e6:.1f} us", end=", ")
 comm.close()
 print("right")
 """
@@ -220,7 +238,7 @@ def processes() -> str:
     for done in _two_ranks(_PEERS):
         assert done.returncode == 0, done.stderr[-2000:]
         assert "right" in done.stdout, done.stderr[-2000:]
-    return "all_reduce and all_gather right, 20 times in other allocations"
+    return f"all_reduce and all_gather, 20 times in other allocations; all_reduce of {done.stdout.strip()}"
 
 
 def nccl() -> str:
@@ -250,6 +268,7 @@ def checks(found: list[Any]) -> dict[str, Callable[[], str]]:
     for library in found:
         name = library.name
         named[f"communicator, {name}"] = lambda library=library: gpu_checks.communicator(library)
+        named[f"types, {name}"] = lambda library=library: gpu_checks.types(library)
         named[f"gathers, {name}"] = lambda library=library: gpu_checks.gathers(library)
         if name != "jax":
             named[f"streams, {name}"] = lambda library=library: gpu_checks.streams(library, 1000)
@@ -264,7 +283,7 @@ def checks(found: list[Any]) -> dict[str, Callable[[], str]]:
         named["processes"] = processes
         named["nccl"] = nccl
         named["table"] = lambda: table(120.0)
-    named["sanitizers"] = lambda: sanitizers(30.0)
+    named["sanitizers"] = lambda: sanitizers(90.0)
     return named
 
 
@@ -289,6 +308,7 @@ def run(
 
 
 def main() -> int:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the memory at once
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--only", default="", help="names of checks, or how they begin, with commas")
     parser.add_argument("--json", type=Path, help="a file for the results")

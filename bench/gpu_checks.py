@@ -196,6 +196,31 @@ def communicator(library: ArrayLibrary, ranks: int = 2) -> str:
     return f"{ranks} ranks"
 
 
+def types(library: ArrayLibrary, counts: Sequence[int] = (1, 7, 65537), sizes: Sequence[int] = (2, 3, 8)) -> str:
+    """all_reduce of ranks that are threads, in every type and operation: the bits of the same call on the CPU."""
+    cases = [
+        (dtype, op, count)
+        for dtype in DTYPES.values()
+        for op in OPS
+        for count in counts
+        if not (op == "mean" and dtype.kind in "biu") and not (op == "sum" and dtype.kind == "b")
+    ]
+
+    def work(comm: Any) -> None:
+        with library.using(library.stream()):
+            for number, (dtype, op, count) in enumerate(cases):
+                host = inputs(dtype, op, count, comm.size, number)[comm.rank]
+                named = "avg" if op == "mean" else op
+                expected = comm.all_reduce(host.copy(), named, deterministic=True)
+                found = library.read(comm.all_reduce(library.array(host), named))
+                label = f"{comm.size} ranks, {op} of {count} {dtype}"
+                assert same_bits(found, expected), f"{label}: {found[:4]}, the CPU has {expected[:4]}"
+
+    for ranks in sizes:
+        on_threads(ranks, work)
+    return f"{len(cases)} cases with {', '.join(map(str, sizes))} ranks"
+
+
 def _every_collective(library: ArrayLibrary, comm: Any, hosts: list[Array], total: Array) -> None:
     rank, ranks = comm.rank, comm.size
     mine = hosts[rank]

@@ -106,6 +106,7 @@ class JaxLibrary:
     def __init__(self) -> None:
         import jax
 
+        jax.config.update("jax_enable_x64", True)  # else it narrows what the checks give it
         self._jax = jax
         self._device = jax.devices("cuda")[0]
 

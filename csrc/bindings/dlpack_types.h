@@ -18,6 +18,7 @@ struct DlTensor {
   std::uint64_t offset;   // bytes
 };
 inline constexpr std::int32_t kDlCpu = 1;
+inline constexpr std::int32_t kDlCuda = 2;
 
 struct DlManaged {
   DlTensor tensor;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/device_tensors.h"
 #include "bindings/unlocked.h"
 #include "core/error.h"
 #include "runtime/replicas.h"
@@ -114,7 +115,7 @@ std::optional<py::list> reduce(const std::string& combination, int packs, const 
   for (const py::handle pair : pairs) {
     const auto fields = py::reinterpret_borrow<py::tuple>(pair);
     if (!batch.add(fields[0], parse_op(fields[1].cast<std::string>()), fields[2].cast<int>())) {
-      return std::nullopt;
+      return reduce_device_tensors(parse_combination(combination), packs, pairs);
     }
   }
   return batch.reduce(parse_combination(combination), packs);
@@ -147,8 +148,8 @@ void gather(const py::list& arrays, int axis, const py::list& results) {
 
 void bind_replicas(py::module_& m) {
   m.def("_reduce_replicas", reduce,
-        "Reduces (arrays of the replicas, op, number of results) pairs into new arrays; None when an array cannot take "
-        "part as it is.",
+        "Reduces (arrays of the replicas, op, number of results) pairs into new arrays: of NumPy, or PyTorch's on one CUDA "
+        "device. None when an array cannot take part as it is.",
         py::arg("combination"), py::arg("packs"), py::arg("pairs"));
   m.def("_gather_replicas", gather,
         "Concatenates arrays along an axis into each of the results. All are contiguous and fit each other.",

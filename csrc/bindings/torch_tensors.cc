@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "bindings/dlpack_types.h"
@@ -96,24 +97,24 @@ bool means_its_memory(PyObject* object, std::uint8_t code) {
   return is_false(object, negative) && is_false(object, zeros) && (code != kComplex || is_false(object, conjugate));
 }
 
-}  // namespace
-
-bool look_at_tensor(PyObject* object, PlainArray* result) {
+// Fills `result` and returns the number of the device where the tensor is in memory of that kind of device, in a form that
+// can take part; else -1.
+int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
   auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   const Torch* const known = torch();
   if (known == nullptr || (type != known->tensor && type != known->parameter)) {
-    return false;
+    return -1;
   }
   DlTensor tensor{};
   if (known->exchange->look(object, &tensor) != 0) {
     PyErr_Clear();
-    return false;
+    return -1;
   }
   const auto* const encoding = std::ranges::find_if(
       kEncodings, [&](const Encoding& e) { return e.code == tensor.code && e.bits == tensor.bits; });
-  if (tensor.device_type != kDlCpu || tensor.lanes != 1 || encoding == kEncodings.end() || !in_c_order(tensor) ||
+  if (tensor.device_type != device_type || tensor.lanes != 1 || encoding == kEncodings.end() || !in_c_order(tensor) ||
       !means_its_memory(object, tensor.code)) {
-    return false;
+    return -1;
   }
   const auto dtype = static_cast<DType>(encoding - kEncodings.begin());
   std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
@@ -125,10 +126,40 @@ bool look_at_tensor(PyObject* object, PlainArray* result) {
   // Of a storage that was given back only the offset is left.
   if ((reinterpret_cast<std::uintptr_t>(data) < kLowest && bytes > 0) ||
       reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
-    return false;
+    return -1;
   }
   *result = {{data, bytes}, dtype, tensor.dimensions, tensor.shape, true, false};
-  return true;
+  return tensor.device;
+}
+
+PyObject* make(std::int32_t device_type, int device, DType dtype, std::vector<std::int64_t> shape) {
+  const Encoding encoding = kEncodings[static_cast<std::size_t>(dtype)];
+  DlTensor wanted{nullptr,       device_type, device,       static_cast<std::int32_t>(shape.size()),
+                  encoding.code, encoding.bits, 1,          shape.data(),
+                  nullptr,       0};
+  const auto set_error = [](void* /*context*/, const char* kind, const char* text) {
+    PyErr_Format(PyExc_MemoryError, "%s: %s", kind, text);
+  };
+  const DlExchange& exchange = *torch()->exchange;
+  DlVersioned* made = nullptr;
+  void* object = nullptr;
+  if (exchange.allocate(&wanted, &made, nullptr, set_error) != 0 || exchange.give(made, &object) != 0) {
+    return nullptr;
+  }
+  return static_cast<PyObject*>(object);
+}
+
+}  // namespace
+
+bool look_at_tensor(PyObject* object, PlainArray* result) { return look(object, kDlCpu, result) >= 0; }
+
+int look_at_device_tensor(PyObject* object, PlainArray* result) { return look(object, kDlCuda, result); }
+
+bool current_torch_stream(int device, void** stream) {
+  const DlExchange& exchange = *torch()->exchange;
+  const bool found = exchange.stream != nullptr && exchange.stream(kDlCuda, device, stream) == 0;
+  PyErr_Clear();
+  return found;
 }
 
 pybind11::object another_tensor(PyObject* tensor) {
@@ -143,18 +174,11 @@ pybind11::object another_tensor(PyObject* tensor) {
 PyObject* new_tensor(const PlainArray& like, std::int64_t rows) {
   std::vector<std::int64_t> shape(like.shape, like.shape + like.dimensions);
   shape[0] = rows;
-  const Encoding encoding = kEncodings[static_cast<std::size_t>(like.dtype)];
-  DlTensor wanted{nullptr, kDlCpu, 0, like.dimensions, encoding.code, encoding.bits, 1, shape.data(), nullptr, 0};
-  const auto set_error = [](void* /*context*/, const char* kind, const char* text) {
-    PyErr_Format(PyExc_MemoryError, "%s: %s", kind, text);
-  };
-  const DlExchange& exchange = *torch()->exchange;
-  DlVersioned* made = nullptr;
-  void* object = nullptr;
-  if (exchange.allocate(&wanted, &made, nullptr, set_error) != 0 || exchange.give(made, &object) != 0) {
-    return nullptr;
-  }
-  return static_cast<PyObject*>(object);
+  return make(kDlCpu, 0, like.dtype, std::move(shape));
+}
+
+PyObject* new_device_tensor(const PlainArray& like, int device) {
+  return make(kDlCuda, device, like.dtype, {like.shape, like.shape + like.dimensions});
 }
 
 }  // namespace collectives

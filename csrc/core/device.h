@@ -92,6 +92,7 @@ struct DeviceApi {
 
   // From and to any memory, in the order of the stream.
   int (*copy)(void* destination, const void* source, std::int64_t bytes, void* stream);
+  // The device of the stream is the current one.
   int (*reduce)(const DeviceReduction* reduction, void* stream);
 
   int (*export_memory)(void* memory, DeviceMemoryHandle* handle);

@@ -5,8 +5,8 @@
 
 namespace collectives {
 
-// Threads of a block, at most.
-inline constexpr int kMostThreads = 512;
+// Threads of a block.
+inline constexpr int kThreads = 64;
 
 // The address of a kernel, nullptr where the family has none. Its argument is a Plan<kMostFixedOperands> where
 // is_fixed() says so, else an AnyPlan.

@@ -33,24 +33,69 @@ struct Values {
   typename Element::Value lane[kLanes];
 };
 
+#if defined(__CUDACC__)
+template <int kBytes>
+struct Word;
+template <>
+struct Word<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Word<2> {
+  using Type = unsigned short;
+};
+template <>
+struct Word<4> {
+  using Type = unsigned;
+};
+template <>
+struct Word<8> {
+  using Type = unsigned long long;
+};
+template <>
+struct Word<16> {
+  using Type = uint4;
+};
+#endif
+
+// Past the cache of the multiprocessor, since nothing is read twice.
+template <class Any>
+COLLECTIVES_INLINE Any read(const Any* from) {
+#if defined(__CUDA_ARCH__)
+  using Bits = typename Word<sizeof(Any)>::Type;
+  const Bits bits = __ldcg(reinterpret_cast<const Bits*>(from));
+  Any result;
+  memcpy(&result, &bits, sizeof result);
+  return result;
+#else
+  return *from;
+#endif
+}
+
 template <class Element, int kLanes>
 COLLECTIVES_INLINE Values<Element, kLanes> load(const void* source, std::int64_t offset) {
-  const auto raw = *reinterpret_cast<const Raw<Element, kLanes>*>(static_cast<const char*>(source) + offset);
+  const auto raw = read(reinterpret_cast<const Raw<Element, kLanes>*>(static_cast<const char*>(source) + offset));
   Values<Element, kLanes> result;
   COLLECTIVES_UNROLL
   for (int k = 0; k < kLanes; ++k) result.lane[k] = Element::decode(raw.lane[k]);
   return result;
 }
 
-// To all destinations.
-template <class Element, int kLanes, class AnyPlan>
+// To all destinations. kLikely: their number, if it is known and they are so many.
+template <class Element, int kLanes, int kLikely, class AnyPlan>
 COLLECTIVES_INLINE void store(const AnyPlan& plan, std::int64_t offset, const Values<Element, kLanes>& values) {
   Raw<Element, kLanes> raw;
   COLLECTIVES_UNROLL
   for (int k = 0; k < kLanes; ++k) raw.lane[k] = Element::encode(values.lane[k]);
-  COLLECTIVES_ROLLED
-  for (int d = 0; d < plan.destination_count; ++d) {
+  const auto put = [&](int d) {
     *reinterpret_cast<Raw<Element, kLanes>*>(static_cast<char*>(plan.destinations[d]) + offset) = raw;
+  };
+  if (kLikely > 0 && plan.destination_count == kLikely) {
+    COLLECTIVES_UNROLL
+    for (int d = 0; d < kLikely; ++d) put(d);
+  } else {
+    COLLECTIVES_ROLLED
+    for (int d = 0; d < plan.destination_count; ++d) put(d);
   }
 }
 
@@ -79,6 +124,7 @@ COLLECTIVES_INLINE Values<Element, kLanes> rounded(const Values<Element, kLanes>
 
 struct One {
   using Plan = AnyPlan;
+  static constexpr int kSources = 0;  // that the compiler knows of
 
   template <class Element, class Operation, int kLanes>
   COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
@@ -86,11 +132,12 @@ struct One {
   }
 };
 
-template <int kSources>
+template <int kNumber>
 struct Fixed {
   using Plan = collectives::Plan<kMostFixedOperands>;
+  static constexpr int kSources = kNumber;
 
-  template <class Element, class Operation, int kLanes, int kLow = 0, int kHigh = kSources>
+  template <class Element, class Operation, int kLanes, int kLow = 0, int kHigh = kNumber>
   COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
     if constexpr (kHigh - kLow == 1) {
       return load<Element, kLanes>(plan.sources[kLow], offset);
@@ -105,6 +152,7 @@ struct Fixed {
 
 struct Trees {
   using Plan = AnyPlan;
+  static constexpr int kSources = 0;
 
   // From left to right over the lowest nodes. The result of a full subtree waits at its level for that of its sibling,
   // as digits wait for a carry when the number of the node is counted up. So all places are known to the compiler.
@@ -148,6 +196,7 @@ struct Trees {
 
 struct Chain {
   using Plan = AnyPlan;
+  static constexpr int kSources = 0;
 
   template <class Element, class Operation, int kLanes>
   COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
@@ -181,7 +230,7 @@ COLLECTIVES_INLINE void reduce_at(const typename Order::Plan& plan, std::int64_t
       for (int k = 0; k < kLanes; ++k) result.lane[k] = Operation::finish(result.lane[k], operand);
     }
   }
-  store<Element, kLanes>(plan, offset, result);
+  store<Element, kLanes, Order::kSources>(plan, offset, result);
 }
 
 // The work of thread `thread` of `threads`. Each reads and writes places that no other does, and reads them in all

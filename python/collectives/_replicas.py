@@ -52,8 +52,8 @@ def check_reducible(arrays: Sequence[Array], where: str, what: str = "value {}")
 
 
 def in_kind_of(value: object, results: list[Array]) -> list[Any]:
-    """New arrays as arrays of the library of `value`."""
-    if isinstance(value, np.ndarray):
+    """New arrays as arrays of the library of `value`, which those of devices are already."""
+    if isinstance(value, np.ndarray) or not all(isinstance(result, np.ndarray) for result in results):
         return results
     wrap = adapt(value, "value 0").wrap
     return [wrap(result) for result in results]

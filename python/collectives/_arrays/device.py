@@ -48,7 +48,7 @@ class DeviceArray:
 
     def on(self, stream: int) -> DeviceArray:
         """The same array, to be used in the order of another stream."""
-        return replace(self, stream=stream)
+        return self if stream == self.stream else replace(self, stream=stream)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,9 @@ class Cupy(Library):
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         cupy = self._cupy
         # Memory of its pool may be used at once in the stream in which it was asked for.
-        with cupy.cuda.Device(like.device), cupy.cuda.ExternalStream(like.stream, like.device):
+        usual = like.stream == self.current_stream(like.device)
+        on = contextlib.nullcontext() if usual else cupy.cuda.ExternalStream(like.stream, like.device)
+        with cupy.cuda.Device(like.device), on:
             made = cupy.empty(shape, dtype)
         return New(self.look(made, like.what).on(like.stream), lambda: made)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -30,11 +31,15 @@ def any_on_device(*arguments: Any) -> bool:
 
 def require_devices() -> None:
     """Raises BackendError where devices cannot be used: no library for them, no driver, no device."""
+    if reason := _why_no_devices():
+        raise BackendError(f"an array is in the memory of a CUDA device, and this process cannot use one: {reason}")
+
+
+@functools.cache
+def _why_no_devices() -> str:
+    """Empty where devices can be used. It stays so while the process lives."""
     status = _core._device_status()
-    if not status["available"]:
-        raise BackendError(
-            f"an array is in the memory of a CUDA device, and this process cannot use one: {status['reason']}"
-        )
+    return "" if status["available"] else str(status["reason"])
 
 
 class DeviceOperands:
@@ -93,7 +98,12 @@ def check_writable(arrays: Sequence[DeviceArray], is_out: bool) -> None:
 
 def stand_ins(arrays: Sequence[DeviceArray]) -> list[npt.NDArray[Any]]:
     """Arrays of the same shapes and dtypes without memory, for checks."""
-    return [np.broadcast_to(np.empty((), a.dtype), a.shape) for a in arrays]
+    return [_stand_in(a.dtype, a.shape) for a in arrays]
+
+
+@functools.lru_cache(4096)
+def _stand_in(dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def _named(argument: Any, what: str) -> list[tuple[Any, str]]:
