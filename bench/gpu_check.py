@@ -273,6 +273,7 @@ def checks(found: list[Any]) -> dict[str, Callable[[], str]]:
         if name != "jax":
             named[f"streams, {name}"] = lambda library=library: gpu_checks.streams(library, 1000)
             named[f"returns early, {name}"] = lambda library=library: gpu_checks.returns_early(library)
+            named[f"between threads, {name}"] = lambda library=library: gpu_checks.between_threads(library)
             named[f"overhead, {name}"] = lambda library=library: gpu_checks.overhead(library)
     if found:
         first = found[0]

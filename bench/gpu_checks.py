@@ -280,3 +280,28 @@ def overhead(library: ArrayLibrary, calls: int = 1000) -> str:
         passed = (time.perf_counter() - begin) / calls
         library.read(xs[0])
     return f"{passed * 1e6:.2f} us per call of the host"
+
+
+def between_threads(library: ArrayLibrary, counts: Sequence[tuple[int, int]] = ((256, 1000), (1 << 24, 100))) -> str:
+    """all_reduce of two ranks that are threads: microseconds a call, for (elements of float32, calls)."""
+    found: list[str] = []
+
+    def work(comm: Any) -> None:
+        with library.using(library.stream()):
+            for count, calls in counts:
+                x = library.array(np.ones(count, np.float32))
+                for _ in range(10):
+                    comm.all_reduce(x, "max")
+                library.read(x)
+                comm.barrier()
+                begin = time.perf_counter()
+                for _ in range(calls):
+                    comm.all_reduce(x, "max")
+                values = library.read(x)
+                passed = (time.perf_counter() - begin) / calls
+                assert (values == 1).all(), f"{values[:4]}, expected ones"
+                if comm.rank == 0:
+                    found.append(f"{4 * count} B in {passed * 1e6:.1f} us")
+
+    on_threads(2, work)
+    return ", ".join(found)

@@ -57,7 +57,7 @@ class Reduction(ctypes.Structure):
 
 
 class Kernels:
-    """All kernels, run by some number of threads one after another."""
+    """All kernels, run by their threads one after another."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "on_host.so"
@@ -100,10 +100,10 @@ class Kernels:
         request.operand = len(sources) if operand is None else operand
         return request
 
-    def run(self, request: Reduction, threads: int = 3) -> int:
+    def run(self, request: Reduction, idle: int = 3) -> int:
         order, packs = ctypes.c_int(), ctypes.c_int64()
         code: int = self.library.reduce_on_host(
-            ctypes.byref(request), ctypes.c_int64(threads), ctypes.byref(order), ctypes.byref(packs)
+            ctypes.byref(request), ctypes.c_int64(idle), ctypes.byref(order), ctypes.byref(packs)
         )
         self.order, self.packs = ORDERS[order.value], packs.value
         return code

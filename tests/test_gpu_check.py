@@ -43,6 +43,10 @@ def test_every_type(one: Any) -> None:
     one.run(run_case, device_library.run_check, "types", 1, (1, 7), (2, 3))
 
 
+def test_between_threads(one: Any) -> None:
+    one.run(run_case, device_library.run_check, "between_threads", 1, ((1, 10), (1000, 10)))
+
+
 def test_the_fake_sees_streams_that_are_mixed_up(one: Any) -> None:
     one.run(run_case, device_library.wrong_streams)
 

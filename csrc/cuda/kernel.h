@@ -14,8 +14,7 @@ namespace {
 // At most 128 registers for a thread.
 template <class Element, class Operation, class Order>
 __global__ void __launch_bounds__(kThreads, 8) reduce_kernel(const __grid_constant__ typename Order::Plan plan) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  work<Element, Operation, Order>(plan, static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, threads);
+  work<Element, Operation, Order>(plan, std::int64_t{blockIdx.x} * kThreads + threadIdx.x);
 }
 
 struct Kernels {

@@ -15,9 +15,6 @@
 namespace collectives {
 namespace {
 
-// What a grid may have. Of larger reductions, threads do several packs.
-constexpr std::int64_t kMostBlocks = 0x7fffffff;
-
 // Whether the kernels are loaded, for the first devices.
 constexpr int kKnownDevices = 64;
 std::array<std::atomic<bool>, kKnownDevices> g_loaded;
@@ -64,10 +61,10 @@ cudaError_t load_unless_capturing(int device, cudaStream_t stream) {
   return error;
 }
 
-// A thread for every pack: measured to be as fast as threads that go on to others, or faster (docs/gpu.md).
+// A thread for every pack: measured to be faster than threads that go on to others (docs/gpu.md). Of memory that a device
+// can have, a grid has blocks enough.
 cudaError_t launch(const Choice& choice, const AnyPlan& plan, cudaStream_t stream) {
-  const std::int64_t items = std::max(plan.packs, plan.loose);
-  const std::int64_t blocks = std::min((items + kThreads - 1) / kThreads, kMostBlocks);
+  const std::int64_t blocks = (plan.packs + plan.loose + kThreads - 1) / kThreads;
   const bool fixed = is_fixed(choice.order);
   const Plan<kMostFixedOperands> few = fixed ? shortened(plan) : Plan<kMostFixedOperands>{};
   const void* argument = fixed ? static_cast<const void*>(&few) : &plan;

@@ -233,20 +233,17 @@ COLLECTIVES_INLINE void reduce_at(const typename Order::Plan& plan, std::int64_t
   store<Element, kLanes, Order::kSources>(plan, offset, result);
 }
 
-// The work of thread `thread` of `threads`. Each reads and writes places that no other does, and reads them in all
-// sources before it writes: so a destination may be a source.
+// The work of a thread: one pack, or one loose element; nothing when there is none of that number. No other thread reads or
+// writes its places, and it reads them in all sources before it writes: so a destination may be a source.
 template <class Element, class Operation, class Order>
-COLLECTIVES_INLINE void work(const typename Order::Plan& plan, std::int64_t thread, std::int64_t threads) {
+COLLECTIVES_INLINE void work(const typename Order::Plan& plan, std::int64_t thread) {
   using Pack = typename Element::Pack;
   constexpr int kPackBytes = Element::kPackBytes;
   constexpr int kElementBytes = sizeof(typename Element::Stored);
-  const std::int64_t begin = plan.head * kElementBytes;
-  COLLECTIVES_ROLLED
-  for (std::int64_t p = thread; p < plan.packs; p += threads) {
-    reduce_at<Pack, Operation, Order, kPackBytes / int{sizeof(typename Pack::Stored)}>(plan, begin + p * kPackBytes);
-  }
-  COLLECTIVES_ROLLED
-  for (std::int64_t i = thread; i < plan.loose; i += threads) {
+  if (thread < plan.packs) {
+    constexpr int kLanes = kPackBytes / int{sizeof(typename Pack::Stored)};
+    reduce_at<Pack, Operation, Order, kLanes>(plan, plan.head * kElementBytes + thread * kPackBytes);
+  } else if (const std::int64_t i = thread - plan.packs; i < plan.loose) {
     const std::int64_t packs = i < plan.head ? 0 : plan.packs;
     reduce_at<Element, Operation, Order, 1>(plan, i * kElementBytes + packs * kPackBytes);
   }

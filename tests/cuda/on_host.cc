@@ -11,11 +11,11 @@ namespace collectives {
 namespace {
 
 struct Functions {
-  using Entry = void (*)(const void* plan, std::int64_t thread, std::int64_t threads);
+  using Entry = void (*)(const void* plan, std::int64_t thread);
   template <class Element, class Operation, class Order>
   static Entry of() {
-    return [](const void* plan, std::int64_t thread, std::int64_t threads) {
-      work<Element, Operation, Order>(*static_cast<const typename Order::Plan*>(plan), thread, threads);
+    return [](const void* plan, std::int64_t thread) {
+      work<Element, Operation, Order>(*static_cast<const typename Order::Plan*>(plan), thread);
     };
   }
 };
@@ -69,8 +69,9 @@ void with_element(int dtype, Visit&& visit) {
 
 using namespace collectives;  // NOLINT: this is a program of its own
 
-// 0: done. 1: no reduction. 2: there is no kernel. *order: which kind of kernel did it; *packs: how much by packs.
-extern "C" int reduce_on_host(const DeviceReduction* reduction, std::int64_t threads, int* order, std::int64_t* packs) {
+// 0: done. 1: no reduction. 2: there is no kernel. idle: threads too many, as the last block of a grid has. *order: which
+// kind of kernel did it; *packs: how much by packs.
+extern "C" int reduce_on_host(const DeviceReduction* reduction, std::int64_t idle, int* order, std::int64_t* packs) {
   Choice choice;
   AnyPlan plan;
   if (!make_plan(*reduction, choice, plan)) return 1;
@@ -80,8 +81,8 @@ extern "C" int reduce_on_host(const DeviceReduction* reduction, std::int64_t thr
   const auto few = fixed ? shortened(plan) : Plan<kMostFixedOperands>{};
   *order = static_cast<int>(choice.order);
   *packs = plan.packs;
-  for (std::int64_t thread = 0; thread < threads; ++thread) {
-    function(fixed ? static_cast<const void*>(&few) : &plan, thread, threads);
+  for (std::int64_t thread = 0; thread < plan.packs + plan.loose + idle; ++thread) {
+    function(fixed ? static_cast<const void*>(&few) : &plan, thread);
   }
   return 0;
 }

@@ -35,16 +35,15 @@ class Torch(Library):
             raise TypeError(f"{what} is a {type_name(x)} of dtype {x.dtype}, which NumPy does not have")
         if not x.is_contiguous():
             raise not_contiguous(x, what, self)
-        return self._seen(x, what)
+        return self._seen(x, what, self.current_stream(x.device.index))
 
-    def _seen(self, x: Any, what: str) -> DeviceArray:
-        device = x.device.index
+    def _seen(self, x: Any, what: str, stream: int) -> DeviceArray:
         return DeviceArray(
             pointer=x.data_ptr() if x.numel() else 0,
-            device=device,
+            device=x.device.index,
             shape=tuple(x.shape),
             dtype=self._dtypes[x.dtype],
-            stream=self.current_stream(device),
+            stream=stream,
             writable=True,
             mutable=True,
             owner=x,
@@ -53,7 +52,7 @@ class Torch(Library):
         )
 
     def current_stream(self, device: int) -> int:
-        return _streams.handle_of(self._torch.cuda.current_stream(device))
+        return int(self._torch.cuda.current_stream(device).cuda_stream) or _streams.LEGACY
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         made = self._torch.empty(shape, dtype=self._back[dtype], device=f"cuda:{like.device}")
@@ -63,7 +62,7 @@ class Torch(Library):
             made.record_stream(
                 cuda.default_stream(like.device) if default else cuda.ExternalStream(like.stream, device=like.device)
             )
-        return New(self._seen(made, like.what).on(like.stream), lambda: made)
+        return New(self._seen(made, like.what, like.stream), lambda: made)
 
 
 class Cupy(Library):
@@ -82,12 +81,15 @@ class Cupy(Library):
         if not x.flags.c_contiguous:
             raise not_contiguous(x, what, self)
         device = int(x.device.id)
+        return self._seen(x, what, device, self.current_stream(device))
+
+    def _seen(self, x: Any, what: str, device: int, stream: int) -> DeviceArray:
         return DeviceArray(
             pointer=int(x.data.ptr) if x.size else 0,
             device=device,
             shape=tuple(x.shape),
             dtype=np.dtype(x.dtype),
-            stream=self.current_stream(device),
+            stream=stream,
             writable=True,
             mutable=True,
             owner=x,
@@ -96,7 +98,7 @@ class Cupy(Library):
         )
 
     def current_stream(self, device: int) -> int:
-        return _streams.handle_of(self._cupy.cuda.get_current_stream(device))
+        return int(self._cupy.cuda.get_current_stream(device).ptr) or _streams.LEGACY
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         cupy = self._cupy
@@ -105,7 +107,7 @@ class Cupy(Library):
         on = contextlib.nullcontext() if usual else cupy.cuda.ExternalStream(like.stream, like.device)
         with cupy.cuda.Device(like.device), on:
             made = cupy.empty(shape, dtype)
-        return New(self.look(made, like.what).on(like.stream), lambda: made)
+        return New(self._seen(made, like.what, like.device, like.stream), lambda: made)
 
 
 class Jax(Library):
