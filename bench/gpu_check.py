@@ -197,6 +197,34 @@ print("right")
 """
 
 
+_TRAINING = """
+import torch, collectives
+from torch import nn
+device = "cuda:0"
+comm = collectives.init(timeout=60)
+torch.manual_seed(comm.rank)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+comm.broadcast([p.data for p in model.parameters()], 0)
+x = torch.randn(512, 64, device=device)
+y = x[:, :10].argmax(1)
+steps = torch.optim.SGD(model.parameters(), lr=0.5)
+losses = []
+for step in range(100):
+    steps.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    comm.all_reduce([p.grad for p in model.parameters()], "avg")
+    steps.step()
+    losses.append(loss.item())
+mine = torch.cat([p.data.flatten() for p in model.parameters()])
+every = comm.all_gather(mine[None])
+assert (every == mine).all(), "the ranks have other weights"
+assert losses[-1] < 0.5 * losses[0], losses
+comm.close()
+print(f"the loss fell from {losses[0]:.2f} to {losses[-1]:.2f}, right")
+"""
+
+
 def _two_ranks(program: str, hosts: tuple[str, str] = ("", "")) -> list[subprocess.CompletedProcess[str]]:
     """Two processes on the one device."""
     from collectives.launch import _process
@@ -241,6 +269,13 @@ def processes() -> str:
     return f"all_reduce and all_gather, 20 times in other allocations; all_reduce of {done.stdout.strip()}"
 
 
+def training() -> str:
+    """A model of PyTorch, trained by two processes."""
+    for done in _two_ranks(_TRAINING):
+        assert "right" in done.stdout, done.stderr[-2000:]
+    return f"100 steps, the same weights on both; {done.stdout.strip()}"
+
+
 def nccl() -> str:
     """Two processes: right where NCCL takes them for two hosts, our error where it does not."""
     for done in _two_ranks(_NCCL, ("one", "two")):
@@ -282,6 +317,7 @@ def checks(found: list[Any]) -> dict[str, Callable[[], str]]:
         named["copy bandwidth"] = bandwidth
         named["graph"] = graph
         named["processes"] = processes
+        named["training"] = training
         named["nccl"] = nccl
         named["table"] = lambda: table(120.0)
     named["sanitizers"] = lambda: sanitizers(90.0)
