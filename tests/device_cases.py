@@ -199,7 +199,7 @@ def memory_is_used_again() -> None:
             # What the last call holds is let go of by the next that finds the device through with it.
             last = _core._DeviceEvent(x.stream, 0)
             fake().finish()
-            _staging.hold(last, None)
+            _staging.hold(last, (x.stream, 0), None)
             del last
             return fake().live()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,20 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+def configure(folder: str, *options: str) -> None:
+    """A build against the installed engine."""
+    engine = Path(_core.__file__).parent / "libcollectives_core.so"
+    ninja = shutil.which("ninja")
+    assert ninja, "ninja is not installed: pip install '.[test]'"
+    more = (f"-DCMAKE_MAKE_PROGRAM={ninja}", f"-DCOLLECTIVES_CORE={engine}", *options)
+    run("cmake", "--preset", "release", "-B", folder, *more)
+
+
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where the tests are built."""
     folder = str(tmp_path_factory.mktemp("build"))
-    engine = Path(_core.__file__).parent / "libcollectives_core.so"
-    ninja = shutil.which("ninja")
-    assert ninja, "ninja is not installed: pip install '.[test]'"
-    run("cmake", "--preset", "release", "-B", folder, f"-DCMAKE_MAKE_PROGRAM={ninja}", f"-DCOLLECTIVES_CORE={engine}")
+    configure(folder)
     run("cmake", "--build", folder)
     return folder
 
@@ -41,3 +48,17 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def test_cpp(build: str, source: Path) -> None:
     run("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error", "-R", f"^{source.stem}$")
+
+
+@pytest.mark.timeout(2 * LIMIT)
+def test_a_static_libstdcpp_stays_inside(tmp_path: Path) -> None:
+    """As some toolchains link it. What a library shows of it is bound to another in the process, which has crashed."""
+    flags = [f"-DCMAKE_{kind}_LINKER_FLAGS=-static-libstdc++" for kind in ("SHARED", "MODULE")]
+    pybind11 = run(sys.executable, "-m", "pybind11", "--cmakedir").strip()
+    configure(str(tmp_path), "-DCOLLECTIVES_PYTHON=ON", f"-Dpybind11_DIR={pybind11}", *flags)
+    run("cmake", "--build", str(tmp_path), "--target", "_tensorflow")
+    library = str(tmp_path / "_tensorflow.so")
+    assert "libstdc++" not in run("readelf", "-d", library)
+    shown = run("nm", "-D", "-C", "--defined-only", library)
+    assert " T collectives::" in shown
+    assert " T std::" not in shown

@@ -122,7 +122,7 @@ class _InOrder:
         self._wait(self._places, self._others)
         for number, stream in self._places if self._owners else []:
             if not _core._device_capturing(stream, number):
-                _staging.hold(_core._DeviceEvent(stream, number), self._owners)
+                _staging.hold(_core._DeviceEvent(stream, number), (stream, number), self._owners)
 
     @staticmethod
     def _wait(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> None:

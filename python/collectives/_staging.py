@@ -6,6 +6,7 @@ only ``bring`` waits, for its own copies, because the host is about to read what
 
 from __future__ import annotations
 
+import collections
 import math
 import threading
 import time
@@ -24,7 +25,8 @@ _ALIGNMENT = 64  # bytes
 _SLICE = 0.1  # seconds between looks at Ctrl-C
 
 _lock = threading.Lock()
-_held: list[tuple[_core._DeviceEvent, object]] = []  # (event, what must live until it is done)
+# Of each (stream, device), in its order: (event, what must live until it is done).
+_held: dict[tuple[int, int], collections.deque[tuple[_core._DeviceEvent, object]]] = {}
 _lost: list[object] = []  # what must live for ever
 
 
@@ -145,18 +147,26 @@ class OneStream:
         for other in self._others:
             self.event.stream_wait(other, self._device)
         if not _core._device_capturing(self.stream, self._device):  # whoever has the graph keeps its memory
-            hold(self.event, [a.owner for a in self._arrays])
+            hold(self.event, (self.stream, self._device), [a.owner for a in self._arrays])
 
 
-def hold(event: _core._DeviceEvent, things: object) -> None:
-    """Keeps things alive until the device has come to the event, and lets go of what was kept for earlier ones."""
-    over: list[tuple[_core._DeviceEvent, object]] = []
+def hold(event: _core._DeviceEvent, place: tuple[int, int], things: object) -> None:
+    """Keeps things alive until the device has come to the event, and lets go of what was kept for earlier ones.
+
+    Args:
+        event: recorded in a stream.
+        place: the stream and its device. Its events happen in their order, so of each place only the first that has not
+            happened is looked at: a look takes a microsecond, and thousands may be waiting.
+        things: what is kept.
+    """
+    over: list[object] = []
     with _lock:
-        _held.append((event, things))
-        kept: list[tuple[_core._DeviceEvent, object]] = []
-        for entry in _held:
-            (over if _is_over(entry[0]) else kept).append(entry)
-        _held[:] = kept
+        _held.setdefault(place, collections.deque()).append((event, things))
+        for other, queue in list(_held.items()):
+            while queue and _is_over(queue[0][0]):
+                over.append(queue.popleft())
+            if not queue:
+                del _held[other]
     del over  # outside of the lock: what is freed may run other code
 
 
