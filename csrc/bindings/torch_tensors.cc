@@ -97,8 +97,8 @@ bool means_its_memory(PyObject* object, std::uint8_t code) {
   return is_false(object, negative) && is_false(object, zeros) && (code != kComplex || is_false(object, conjugate));
 }
 
-// Fills `result` and returns the number of the device where the tensor is in memory of that kind of device, in a form that
-// can take part; else -1.
+// Fills `result` and returns the number of the device where the tensor is in memory of that kind of device, in a form
+// that can take part; else -1.
 int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
   auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   const Torch* const known = torch();
@@ -134,9 +134,9 @@ int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
 
 PyObject* make(std::int32_t device_type, int device, DType dtype, std::vector<std::int64_t> shape) {
   const Encoding encoding = kEncodings[static_cast<std::size_t>(dtype)];
-  DlTensor wanted{nullptr,       device_type, device,       static_cast<std::int32_t>(shape.size()),
-                  encoding.code, encoding.bits, 1,          shape.data(),
-                  nullptr,       0};
+  DlTensor wanted{
+      nullptr,      device_type, device, static_cast<std::int32_t>(shape.size()), encoding.code, encoding.bits, 1,
+      shape.data(), nullptr,     0};
   const auto set_error = [](void* /*context*/, const char* kind, const char* text) {
     PyErr_Format(PyExc_MemoryError, "%s: %s", kind, text);
   };

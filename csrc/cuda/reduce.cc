@@ -61,8 +61,8 @@ cudaError_t load_unless_capturing(int device, cudaStream_t stream) {
   return error;
 }
 
-// A thread for every pack: measured to be faster than threads that go on to others (docs/gpu.md). Of memory that a device
-// can have, a grid has blocks enough.
+// A thread for every pack: measured to be faster than threads that go on to others (docs/gpu.md). Of memory that a
+// device can have, a grid has blocks enough.
 cudaError_t launch(const Choice& choice, const AnyPlan& plan, cudaStream_t stream) {
   const std::int64_t blocks = (plan.packs + plan.loose + kThreads - 1) / kThreads;
   const bool fixed = is_fixed(choice.order);

@@ -233,8 +233,8 @@ COLLECTIVES_INLINE void reduce_at(const typename Order::Plan& plan, std::int64_t
   store<Element, kLanes, Order::kSources>(plan, offset, result);
 }
 
-// The work of a thread: one pack, or one loose element; nothing when there is none of that number. No other thread reads or
-// writes its places, and it reads them in all sources before it writes: so a destination may be a source.
+// The work of a thread: one pack, or one loose element; nothing when there is none of that number. No other thread
+// reads or writes its places, and it reads them in all sources before it writes: so a destination may be a source.
 template <class Element, class Operation, class Order>
 COLLECTIVES_INLINE void work(const typename Order::Plan& plan, std::int64_t thread) {
   using Pack = typename Element::Pack;

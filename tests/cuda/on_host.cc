@@ -69,8 +69,8 @@ void with_element(int dtype, Visit&& visit) {
 
 using namespace collectives;  // NOLINT: this is a program of its own
 
-// 0: done. 1: no reduction. 2: there is no kernel. idle: threads too many, as the last block of a grid has. *order: which
-// kind of kernel did it; *packs: how much by packs.
+// 0: done. 1: no reduction. 2: there is no kernel. idle: threads too many, as the last block of a grid has. *order:
+// which kind of kernel did it; *packs: how much by packs.
 extern "C" int reduce_on_host(const DeviceReduction* reduction, std::int64_t idle, int* order, std::int64_t* packs) {
   Choice choice;
   AnyPlan plan;
