@@ -1,5 +1,6 @@
 // Measures shapes of the kernel that adds N arrays of float32 into N others: threads of a block, blocks of each
-// multiprocessor, how it reads and writes, packs of each thread. What csrc/cuda/ does was chosen by this.
+// multiprocessor, how it reads and writes, packs of each thread. What csrc/cuda/ does was chosen by the first
+// version of this, which had other names for the shapes (docs/gpu.md).
 //
 //   nvcc -O3 -std=c++20 -arch=native -fmad=false -o gpu_shapes bench/gpu_shapes.cu
 //   ./gpu_shapes > shapes.csv

@@ -15,6 +15,7 @@ from collectives.cross_device_ops import HierarchicalCopyAllReduce, ReductionToO
 from device_arrays import OnDevice, fake, read, stream
 
 CUDA = 2
+LEGACY = 1  # cudaStreamLegacy
 CODES = {"f": 2, "i": 0, "u": 1, "b": 6}
 
 
@@ -33,11 +34,6 @@ class DlTensor(ctypes.Structure):
     )
 
 
-Allocate = ctypes.PYFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(DlTensor), ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_void_p
-)
-Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
-Give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 Look = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DlTensor))
 Stream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 
@@ -47,22 +43,25 @@ class Exchange(ctypes.Structure):
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
         ("before", ctypes.c_void_p),
-        ("allocate", Allocate),
-        ("take", Take),
-        ("give", Give),
+        ("allocate", ctypes.c_void_p),
+        ("take", ctypes.c_void_p),
+        ("give", ctypes.c_void_p),
         ("look", Look),
         ("stream", Stream),
     )
 
 
 class Tensor:
-    """On a fake device. `now`: the stream in which this library works, as a number of device_arrays.stream."""
+    """On a fake device. `now`: the stream in which this library works, as a number of device_arrays.stream; -1: the
+    default stream of the device.
+    """
 
     now: ClassVar[int] = 0
+    full: ClassVar[bool] = False  # there is no memory for more
     __dlpack_c_exchange_api__: ClassVar[object]
 
     def __init__(self, values: np.ndarray[Any, Any], device: int = 0) -> None:
-        self.base = OnDevice(np.asarray(values), device, on=self.now)
+        self.base = OnDevice(np.asarray(values), device, on=self.now, mode=LEGACY if self.now < 0 else None)
         self.lengths = (ctypes.c_int64 * len(self.base.shape))(*self.base.shape)
         self.marked = False
 
@@ -89,31 +88,20 @@ def look(x: Tensor, seen: Any) -> int:
     return 0
 
 
-made: dict[int, Tensor] = {}
+class OutOfMemoryError(RuntimeError):
+    """PyTorch's."""
 
 
-@Allocate
-def allocate(like: Any, result: Any, _context: Any, _set_error: Any) -> int:
-    wanted = like[0]
-    kind = next(kind for kind, code in CODES.items() if code == wanted.code)
-    shape = [wanted.shape[d] for d in range(wanted.dimensions)]
-    x = Tensor(np.zeros(shape, f"{kind}{wanted.bits // 8}"), wanted.device)
-    made[id(x)] = x
-    result[0] = id(x)
-    return 0
-
-
-@Give
-def give(number: int, result: Any) -> int:
-    x = made.pop(number)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
-    result[0] = id(x)
-    return 0
+def empty_like(like: Tensor, *, memory_format: str) -> Tensor:
+    assert memory_format == "contiguous"
+    if Tensor.full:
+        raise OutOfMemoryError("the fake device is full")
+    return Tensor(np.zeros(like.base.shape, like.base.dtype), like.base.device)
 
 
 @Stream
 def current(_device_type: int, device: int, result: Any) -> int:
-    result[0] = stream(Tensor.now, device)
+    result[0] = stream(Tensor.now, device) if Tensor.now >= 0 else 0
     return 0
 
 
@@ -126,10 +114,11 @@ def install() -> None:
     torch, nn = types.ModuleType("torch"), types.ModuleType("torch.nn")
     nn.Parameter = type("Parameter", (Tensor,), {})  # type: ignore[attr-defined]
     torch.Tensor, torch.nn = Tensor, nn  # type: ignore[attr-defined]
+    torch.empty_like, torch.contiguous_format = empty_like, "contiguous"  # type: ignore[attr-defined]
     sys.modules["torch"] = torch
 
 
-TABLE = Exchange(1, 2, None, allocate, Take(), give, look, current)
+TABLE = Exchange(1, 2, None, None, None, None, look, current)
 
 
 def results() -> None:
@@ -157,7 +146,28 @@ def results() -> None:
     pairs = [([Tensor(np.full(n, r + n, "f4")) for r in range(2)], None) for n in (1, 4, 9)]
     for n, got in zip((1, 4, 9), RingAllReduce().batch_reduce("sum", pairs), strict=True):
         assert all((x.values() == 2 * n + 1).all() for x in got)
+    Tensor.now = -1
+    default = [sys.modules["torch"].nn.Parameter(np.full(5, r, "f4")) for r in range(3)]
+    assert [list(x.values()) for x in RingAllReduce().reduce("sum", default)] == [[3] * 5] * 3
     fake().finish()
+    fake().check()
+
+
+def full() -> None:
+    """The error is PyTorch's own, which programs know; nothing was put into a stream, and it goes on later."""
+    install()
+    xs = [Tensor(np.ones(4, "f4")) for _ in range(2)]
+    fake().finish()
+    Tensor.full = True
+    try:
+        RingAllReduce().reduce("sum", xs)
+    except OutOfMemoryError:
+        pass
+    else:
+        raise AssertionError("there was memory")
+    assert fake().pending() == 0
+    Tensor.full = False
+    assert all((x.values() == 2).all() for x in RingAllReduce().reduce("sum", xs))
     fake().check()
 
 

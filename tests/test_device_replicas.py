@@ -55,6 +55,6 @@ def test_the_checker_sees(library: Path) -> None:
     check(library, "the_checker_sees()")
 
 
-@pytest.mark.parametrize("what", ["results", "refused"])
+@pytest.mark.parametrize("what", ["results", "full", "refused"])
 def test_tensors_of_pytorch_without_python(library: Path, what: str) -> None:
     in_child(library, f"import fake_torch; fake_torch.{what}()", FAKE_DEVICES="2")

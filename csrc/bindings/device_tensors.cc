@@ -54,12 +54,12 @@ class Batch {
     }
     py::list results(destinations);
     for (int d = 0; d < destinations; ++d) {
-      auto made = py::reinterpret_steal<py::object>(new_device_tensor(first, device_));
+      auto made = py::reinterpret_steal<py::object>(new_device_tensor(kept_[kept_.size() - n].ptr()));
       if (!made) {
         throw py::error_already_set();
       }
       PlainArray seen{};
-      if (look_at_device_tensor(made.ptr(), &seen) != device_) {
+      if (look_at_device_tensor(made.ptr(), &seen) != device_ || !same_shape(seen, first)) {
         return false;
       }
       destinations_.push_back(seen.span.data);

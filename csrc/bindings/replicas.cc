@@ -148,9 +148,9 @@ void gather(const py::list& arrays, int axis, const py::list& results) {
 
 void bind_replicas(py::module_& m) {
   m.def("_reduce_replicas", reduce,
-        "Reduces (arrays of the replicas, op, number of results) pairs into new arrays: of NumPy, or PyTorch's on one "
-        "CUDA "
-        "device. None when an array cannot take part as it is.",
+        "Reduces (arrays of the replicas, op, number of results) pairs into new arrays: of NumPy, or tensors of "
+        "PyTorch on "
+        "one CUDA device. None when an array cannot take part as it is.",
         py::arg("combination"), py::arg("packs"), py::arg("pairs"));
   m.def("_gather_replicas", gather,
         "Concatenates arrays along an axis into each of the results. All are contiguous and fit each other.",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 #include <vector>
 
 #include "bindings/dlpack_types.h"
@@ -14,6 +13,8 @@ namespace {
 struct Torch {
   PyObject* tensor = nullptr;     // its types. Those that inherit from them may have no memory of their own, or
   PyObject* parameter = nullptr;  // another meaning of it.
+  PyObject* empty_like = nullptr;
+  PyObject* contiguous = nullptr;  // the argument for tensors in C order
   const DlExchange* exchange = nullptr;
 };
 
@@ -27,17 +28,20 @@ bool find(Torch* torch) {
   PyObject* nn = attribute(module, "nn");
   PyObject* tensor = attribute(module, "Tensor");
   PyObject* parameter = attribute(nn, "Parameter");
+  PyObject* empty_like = attribute(module, "empty_like");
+  PyObject* contiguous = attribute(module, "contiguous_format");
   PyObject* capsule = attribute(tensor, "__dlpack_c_exchange_api__");
   const DlExchange* exchange = nullptr;
   if (capsule != nullptr) {
     exchange = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   }
   PyErr_Clear();
-  const bool found = exchange != nullptr && exchange->major == 1 && exchange->look != nullptr && parameter != nullptr;
+  const bool found = exchange != nullptr && exchange->major == 1 && exchange->look != nullptr && parameter != nullptr &&
+                     empty_like != nullptr && contiguous != nullptr;
   if (found) {
-    *torch = {Py_NewRef(tensor), Py_NewRef(parameter), exchange};
+    *torch = {Py_NewRef(tensor), Py_NewRef(parameter), Py_NewRef(empty_like), Py_NewRef(contiguous), exchange};
   }
-  for (PyObject* object : {module, nn, tensor, parameter, capsule}) {
+  for (PyObject* object : {module, nn, tensor, parameter, empty_like, contiguous, capsule}) {
     Py_XDECREF(object);
   }
   return found;
@@ -132,23 +136,6 @@ int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
   return tensor.device;
 }
 
-PyObject* make(std::int32_t device_type, int device, DType dtype, std::vector<std::int64_t> shape) {
-  const Encoding encoding = kEncodings[static_cast<std::size_t>(dtype)];
-  DlTensor wanted{
-      nullptr,      device_type, device, static_cast<std::int32_t>(shape.size()), encoding.code, encoding.bits, 1,
-      shape.data(), nullptr,     0};
-  const auto set_error = [](void* /*context*/, const char* kind, const char* text) {
-    PyErr_Format(PyExc_MemoryError, "%s: %s", kind, text);
-  };
-  const DlExchange& exchange = *torch()->exchange;
-  DlVersioned* made = nullptr;
-  void* object = nullptr;
-  if (exchange.allocate(&wanted, &made, nullptr, set_error) != 0 || exchange.give(made, &object) != 0) {
-    return nullptr;
-  }
-  return static_cast<PyObject*>(object);
-}
-
 }  // namespace
 
 bool look_at_tensor(PyObject* object, PlainArray* result) { return look(object, kDlCpu, result) >= 0; }
@@ -174,11 +161,25 @@ pybind11::object another_tensor(PyObject* tensor) {
 PyObject* new_tensor(const PlainArray& like, std::int64_t rows) {
   std::vector<std::int64_t> shape(like.shape, like.shape + like.dimensions);
   shape[0] = rows;
-  return make(kDlCpu, 0, like.dtype, std::move(shape));
+  const Encoding encoding = kEncodings[static_cast<std::size_t>(like.dtype)];
+  DlTensor wanted{nullptr, kDlCpu, 0, like.dimensions, encoding.code, encoding.bits, 1, shape.data(), nullptr, 0};
+  const auto set_error = [](void* /*context*/, const char* kind, const char* text) {
+    PyErr_Format(PyExc_MemoryError, "%s: %s", kind, text);
+  };
+  const DlExchange& exchange = *torch()->exchange;
+  DlVersioned* made = nullptr;
+  void* object = nullptr;
+  if (exchange.allocate(&wanted, &made, nullptr, set_error) != 0 || exchange.give(made, &object) != 0) {
+    return nullptr;
+  }
+  return static_cast<PyObject*>(object);
 }
 
-PyObject* new_device_tensor(const PlainArray& like, int device) {
-  return make(kDlCuda, device, like.dtype, {like.shape, like.shape + like.dimensions});
+// Not by the exchange, whose tensors PyTorch does not count as memory of its allocator: record_stream would do nothing.
+PyObject* new_device_tensor(PyObject* like) {
+  static PyObject* const names = PyTuple_Pack(1, PyUnicode_InternFromString("memory_format"));
+  PyObject* const arguments[] = {like, torch()->contiguous};
+  return PyObject_Vectorcall(torch()->empty_like, arguments, 1, names);
 }
 
 }  // namespace collectives

@@ -25,7 +25,8 @@ pybind11::object another_tensor(PyObject* tensor);
 // Python error set, when there is no memory.
 PyObject* new_tensor(const PlainArray& like, std::int64_t rows);
 
-// A new tensor like the one on a device, whose memory may be used in the order of PyTorch's stream there.
-PyObject* new_device_tensor(const PlainArray& like, int device);
+// A new tensor like one that was looked at, in C order, whose memory may be used in the order of PyTorch's stream on
+// that device. nullptr, with PyTorch's error set, when there is no memory.
+PyObject* new_device_tensor(PyObject* like);
 
 }  // namespace collectives

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "cuda/device.h"
@@ -61,10 +62,10 @@ cudaError_t load_unless_capturing(int device, cudaStream_t stream) {
   return error;
 }
 
-// A thread for every pack: measured to be faster than threads that go on to others (docs/gpu.md). Of memory that a
-// device can have, a grid has blocks enough.
+// A thread for every pack: measured to be faster than threads that go on to others (docs/gpu.md).
 cudaError_t launch(const Choice& choice, const AnyPlan& plan, cudaStream_t stream) {
   const std::int64_t blocks = (plan.packs + plan.loose + kThreads - 1) / kThreads;
+  if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidValue;  // 137 GB of single bytes, or 2 TB
   const bool fixed = is_fixed(choice.order);
   const Plan<kMostFixedOperands> few = fixed ? shortened(plan) : Plan<kMostFixedOperands>{};
   const void* argument = fixed ? static_cast<const void*>(&few) : &plan;
