@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def library() -> ctypes.CDLL:
 
 def count(function: str) -> int:
     return int(library().fake_count(function.encode()))
+
+
+def await_aborts(number: int) -> None:
+    """Checks that so many communicators are aborted, which the watchdog does a moment after it has said why."""
+    deadline = time.monotonic() + 5
+    while count("ncclCommAbort") < number and time.monotonic() < deadline:
+        time.sleep(0.001)  # a poll: there is nothing to wait for
+    assert count("ncclCommAbort") == number
 
 
 def set_to(name: str, value: int) -> None:

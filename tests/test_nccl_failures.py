@@ -11,7 +11,7 @@ import nccl_fake
 import numpy as np
 import pool
 import pytest
-from nccl_fake import call, count, fail, set_to, start
+from nccl_fake import await_aborts, call, count, fail, set_to, start
 from test_failures_death import NOTICED, assert_noticed, kill
 
 REFUSED = "made up by the test"
@@ -150,10 +150,7 @@ def fail_later(comm: Any, settings: dict[str, int], timeout: float | None) -> li
     pending = [start(comm, "all_reduce", [x], [x], name=name, timeout=timeout) for name in ("first", "second")]
     errors = [raised(work.wait) for work in pending]
     assert all(work.done() for work in pending)
-    deadline = time.monotonic() + 5
-    while count("ncclCommAbort") == 0 and time.monotonic() < deadline:
-        time.sleep(0.001)  # a poll: the watchdog aborts a moment after it has said why
-    assert count("ncclCommAbort") == 1
+    await_aborts(1)
     later = raised(start, comm, "all_reduce", [x], [x])
     comm.close()
     assert count("ncclCommAbort") == 1
@@ -209,10 +206,7 @@ def wait_for_victim(comm: Any, settings: dict[str, int]) -> str:
         pool.say("in it")
         work.wait()
     finally:
-        deadline = time.monotonic() + 5
-        while count("ncclCommAbort") == 0 and time.monotonic() < deadline:
-            time.sleep(0.001)  # a poll: see fail_later
-        assert count("ncclCommAbort") == 1
+        await_aborts(1)
     return "returned"
 
 
