@@ -118,50 +118,71 @@ static inline void drain(char* restrict to, const char* restrict from, size_t by
   }
 }
 
-// The sum of what all ranks give, in the order of ranks, into x and, where `back`, into all places. `size` is a
-// constant for 2 and 4 ranks.
+// What becomes of the places that sums are read from.
+enum {
+  kLeave,
+  kBack,  // the sum is written there, too
+  kTake,  // a byte of each line is written back, which makes it this core's own
+};
+
+// The sum of what all ranks give, in the order of ranks, into x. `size` is a constant for 2 and 4 ranks.
 static inline __attribute__((always_inline)) void sum_of(char* x, char* const* places, size_t bytes, int size,
-                                                         int back) {
+                                                         int then) {
   size_t i = 0;
   for (; i + kLine <= bytes; i += kLine) {
     Line sum = *(const Line*)(places[0] + i);
     for (int r = 1; r < size; ++r) sum += *(const Line*)(places[r] + i);
     *(Line*)(x + i) = sum;
-    for (int r = 0; back && r < size; ++r) *(Line*)(places[r] + i) = sum;
+    for (int r = 0; then == kBack && r < size; ++r) *(Line*)(places[r] + i) = sum;
+    for (int r = 0; then == kTake && r < size; ++r) {
+      volatile char* byte = places[r] + i;
+      if (byte != x + i) *byte = *byte;
+    }
   }
   for (; i < bytes; i += 4) {
     float sum = *(const float*)(places[0] + i);
     for (int r = 1; r < size; ++r) sum += *(const float*)(places[r] + i);
     *(float*)(x + i) = sum;
-    for (int r = 0; back && r < size; ++r) *(float*)(places[r] + i) = sum;
+    for (int r = 0; then == kBack && r < size; ++r) *(float*)(places[r] + i) = sum;
   }
 }
 
 // others: where the other ranks' are.
-static void sum(State* s, char* x, char* const* others, size_t bytes, int back) {
+static void sum(State* s, char* x, char* const* others, size_t bytes, int then) {
   char* places[kMostRanks];
   for (int r = 0; r < s->size; ++r) places[r] = r == s->rank ? x : others[r];
   if (s->size == 2) {
-    sum_of(x, places, bytes, 2, back);
+    sum_of(x, places, bytes, 2, then);
   } else if (s->size == 4) {
-    sum_of(x, places, bytes, 4, back);
+    sum_of(x, places, bytes, 4, then);
   } else {
-    sum_of(x, places, bytes, s->size, back);
+    sum_of(x, places, bytes, s->size, then);
   }
 }
 
-// All-reduce: everyone reads everyone. x has to fit into a slot.
+// All-reduce: everyone reads everyone. x has to fit into a slot. Two ranks trade boxes each time the slots have gone
+// round, so that what a rank fills is what it has read and taken.
 int one_shot(State* s, char* x, size_t bytes) {
   const uint64_t chunk = s->chunk++;
+  const int trades = s->size == 2 && bytes > kPayload;
+  const int turn = trades ? (int)(chunk / kSlots % 2) : 0;
   char* places[kMostRanks];
   for (int r = 0; r < s->size; ++r) {
     // A slot is filled again four chunks later, when its readers have been seen in the third.
-    places[r] = bytes <= kPayload ? (char*)(flag_line(s, r, kCopied, chunk) + 1) : slot(s, r, chunk);
+    places[r] = bytes <= kPayload ? (char*)(flag_line(s, r, kCopied, chunk) + 1) : slot(s, r ^ turn, chunk);
   }
-  fill(places[s->rank], x, bytes);
+  if (trades) {
+    copy_by_loop(places[s->rank], x, bytes);
+  } else {
+    fill(places[s->rank], x, bytes);
+  }
   raise_flag(s, kCopied, chunk);
   await_others(s, kCopied, chunk);
-  sum(s, x, places, bytes, 0);
+  if (trades) {
+    sum(s, x, places, bytes, kTake);
+  } else {
+    sum(s, x, places, bytes, kLeave);
+  }
   return 0;
 }
 
@@ -195,7 +216,7 @@ int two_shot(State* s, char* x, size_t bytes, size_t most) {
       char* places[kMostRanks];
       for (int r = 0; r < s->size; ++r) places[r] = slot(s, r, chunk) + begin;
       await_others(s, kCopied, chunk);
-      sum(s, x + (round - 1) * most + begin, places, end - begin, 1);
+      sum(s, x + (round - 1) * most + begin, places, end - begin, kBack);
       raise_flag(s, kReduced, chunk);
     }
     if (round >= 2) {

@@ -5,7 +5,8 @@
 //
 // mapped: up to the inline payload the values travel in the header line itself; longer ones chunk by chunk through the
 // own box. Chunk k overwrites the slot of chunk k - slots; that is safe without a flag of its own because a rank writes
-// chunk k only after it has seen everybody's chunk k - 1, which everybody wrote after reducing chunk k - 2.
+// chunk k only after it has seen everybody's chunk k - 1, which everybody wrote after reducing chunk k - 2. Two ranks
+// trade boxes: see traded().
 //
 // message: everyone sends every segment to everyone and reduces what it received in rank order. In place, the segment
 // must have left before it is overwritten: flush.
@@ -27,7 +28,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   const LinkCost link = model.slowest(topology);
   const int peers = topology.size - 1;
   if (topology.all_mapped()) {
-    return link.latency_us + peers * bytes / model.shared_bytes_per_us;
+    const bool trades = topology.size == 2 && problem.memory == MemoryKind::kPrivate && !topology.crowded;
+    return link.latency_us + peers * bytes / (trades ? model.traded_bytes_per_us : model.shared_bytes_per_us);
   }
   // The ranks meet again for each further segment, and wait for the one that took longest to reduce the last. As
   // measured with 2 ranks: two_shot is faster from 2 MiB on.
@@ -55,12 +57,16 @@ Schedule build_mapped(const Problem& problem, const Topology& topology, const Li
     reduce_all({0, 0, problem.bytes(), 0}, inline_payload);
     return b.build();
   }
+  const auto place = [&](int r, const Chunk& c) {
+    const Operand own = box(r, c.index, 0);
+    return topology.size == 2 && limits.trade_boxes ? traded(own, 1 - r) : own;
+  };
   const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
   b.for_chunks(problem.bytes(), chunk_bytes, 1, [&](const Chunk& c) {
-    b.copy(input(c.offset, c.stride), {box(me, c.index, 0)}, c.bytes);
+    b.copy(input(c.offset, c.stride), {place(me, c)}, c.bytes);
     b.signal(me, c.index == 0 ? kHeaderFlag : 1, c.index);
     // Of two ranks the other one is the only reader of a box.
-    reduce_all(c, [&](int r) { return topology.size == 2 ? taken(box(r, c.index, 0)) : box(r, c.index, 0); });
+    reduce_all(c, [&](int r) { return topology.size == 2 ? taken(place(r, c)) : place(r, c); });
   });
   return b.build();
 }

@@ -24,6 +24,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
       shared_(problem.collective == Collective::kAllGather),
       even_(problem.even()),
       pipelined_(even_ && root_ < 0 && std::ranges::count(problem.counts, 0) == 0 && limits.slots >= kSlotsOfPipeline),
+      trades_(size_ == 2 && even_ && root_ < 0 && limits.trade_boxes),
       readers_(topology.size, 0) {
   const std::int64_t element = problem.element();
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
@@ -81,7 +82,10 @@ Operand Exchange::place(int from, int to, const Chunk& c) const {
     operand.offset = input_offset(from, to);
     return operand;
   }
-  const Operand operand = box(from, c.index, region(from, to));
+  Operand operand = box(from, c.index, region(from, to));
+  if (trades_) {
+    operand = traded(operand, 1 - from);
+  }
   return readers_[from] == 1 || !shared_ ? taken(operand) : operand;
 }
 

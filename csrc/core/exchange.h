@@ -79,6 +79,7 @@ class Exchange {
   bool shared_;  // all readers of a rank get the same
   bool even_;
   bool pipelined_;
+  bool trades_;  // boxes: see traded()
   bool inlined_;
   bool chooses_;
   std::int64_t longest_ = 0;

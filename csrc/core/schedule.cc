@@ -258,6 +258,9 @@ ScheduleBuilder& ScheduleBuilder::over(const std::vector<int>& members, const Sc
     if (names_member(operand.region)) {
       operand.member = rank_of(operand.member);
     }
+    if (operand.partner != kNobody) {
+      operand.partner = rank_of(operand.partner);
+    }
     if (operand.region == Region::kScratch) {
       operand.offset += scratch_shift;
     } else if (operand.region == Region::kBox) {
@@ -317,6 +320,10 @@ Operand box(int member, std::int32_t chunk, std::int64_t offset) {
 }
 Operand taken(Operand operand) {
   operand.take = true;
+  return operand;
+}
+Operand traded(Operand operand, int partner) {
+  operand.partner = static_cast<std::uint16_t>(partner);
   return operand;
 }
 Operand inline_payload(int member) { return {Region::kInline, static_cast<std::uint16_t>(member), 0, 0, 0}; }

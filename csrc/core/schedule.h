@@ -41,6 +41,8 @@ enum class Region : std::uint8_t {
 };
 inline constexpr std::size_t kRegions = static_cast<std::size_t>(Region::kPeerOutput) + 1;
 
+inline constexpr std::uint16_t kNobody = 0xffff;
+
 struct Operand {
   Region region = Region::kInput;
   std::uint16_t member = 0;
@@ -48,6 +50,13 @@ struct Operand {
   std::int64_t offset = 0;  // bytes
   std::int64_t stride = 0;  // bytes added per loop iteration
   bool take = false;        // a source in a box that only this rank reads: see core/take.h
+  // kBox: the rank with which `member` trades boxes, see traded().
+  std::uint16_t partner = kNobody;
+
+  // Whose box it is, for a chunk counted as the slots are: from the first of the communicator on.
+  int owner(std::int64_t chunk, std::int64_t slots) const {
+    return partner != kNobody && chunk / slots % 2 != 0 ? partner : member;
+  }
 };
 
 enum class StepKind : std::uint8_t {
@@ -122,6 +131,7 @@ struct Limits {
   std::int64_t most_stage_bytes = 128 << 10;
   // From so many bytes on, of what a rank gets of another one, ranks read each other's memory where they can; 0: never.
   std::int64_t read_bytes = 0;
+  bool trade_boxes = true;  // see traded()
 
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
   // readers at once may take the whole slot instead: the fewer meetings, the better.
@@ -216,6 +226,10 @@ Operand scratch_at(std::int64_t offset, std::int64_t stride = 0);
 Operand box(int member, std::int32_t chunk, std::int64_t offset);
 // The same operand, of which this rank is the only reader.
 Operand taken(Operand operand);
+// The same operand, a box of two ranks that give each other as much: each time the slots have gone round they trade
+// boxes, so that a rank fills what it has just read. Those lines are in its own cache already, if it has taken them, so
+// each crosses from core to core once and not twice. Nobody waits for that: what is overwritten was read by this rank.
+Operand traded(Operand operand, int partner);
 Operand inline_payload(int member);
 Operand peer_input(int member, std::int64_t offset, std::int64_t stride = 0);
 Operand peer_output(int member, std::int64_t offset, std::int64_t stride = 0);

@@ -120,6 +120,7 @@ const DevicePlan& Gang::plan(Problem problem, const std::string& algorithm, std:
   plan.limits.slots = kSlots;
   plan.limits.slot_bytes = plan.limits.segment_bytes = plan.limits.most_stage_bytes = chunk_bytes;
   plan.limits.inline_bytes = 0;
+  plan.limits.trade_boxes = false;  // between memories of GPUs lines do not migrate
   problem.memory = MemoryKind::kPrivate;
   // Parts may have other lengths in the arrays of others, which mapped memory of hosts does not allow either.
   if (const Algorithm* known = find_algorithm(problem.collective, algorithm);

@@ -1,5 +1,6 @@
 #include "runtime/places.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace collectives {
@@ -12,14 +13,18 @@ const Domain& checked(const Domain* domain) {
   return *domain;
 }
 
-std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::uint64_t slot, std::int64_t pitch) {
+// chunk: the first one of the call, of those that the rows are for.
+std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::int64_t chunk, std::int64_t pitch) {
   switch (operand.region) {
     case Region::kInput:
     case Region::kOutput:
     case Region::kScratch:
       return 0;
-    case Region::kBox:
-      return reinterpret_cast<std::uintptr_t>(checked(domain).box(operand.member, slot + operand.chunk, pitch));
+    case Region::kBox: {
+      const std::int64_t at = chunk + operand.chunk;
+      const int owner = operand.owner(at, checked(domain).limits().slots);
+      return reinterpret_cast<std::uintptr_t>(domain->box(owner, static_cast<std::uint64_t>(at), pitch));
+    }
     case Region::kInline:
       return reinterpret_cast<std::uintptr_t>(checked(domain).header(operand.member, 0).payload);
     case Region::kPeerInput:
@@ -36,20 +41,23 @@ const std::atomic<std::uint64_t>& word_of(const FlagRef& flag, const Domain& dom
 
 }  // namespace
 
-Places::Places(const Schedule& schedule, const Domain* domain)
-    : slot_mask_(domain != nullptr ? domain->limits().slots - 1 : 0) {
+Places::Places(const Schedule& schedule, const Domain* domain) {
+  const bool trades = std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.partner != kNobody; });
+  const std::uint64_t rows =
+      domain == nullptr ? 1 : (trades ? 2 : 1) * static_cast<std::uint64_t>(domain->limits().slots);
+  mask_ = rows - 1;
   // Rows point into both, also where these are moved.
-  operands_.reserve((slot_mask_ + 1) * schedule.operands.size());
-  flags_.reserve((slot_mask_ + 1) * schedule.flags.size());
-  for (std::uint64_t slot = 0; slot <= slot_mask_; ++slot) {
+  operands_.reserve(rows * schedule.operands.size());
+  flags_.reserve(rows * schedule.flags.size());
+  for (std::uint64_t chunk = 0; chunk < rows; ++chunk) {
     rows_.push_back({operands_.data() + operands_.size(), flags_.data() + flags_.size()});
     for (const Operand& operand : schedule.operands) {
+      const std::uintptr_t start = start_of(operand, domain, static_cast<std::int64_t>(chunk), schedule.slot_pitch);
       operands_.push_back(
-          {start_of(operand, domain, slot, schedule.slot_pitch) + static_cast<std::uintptr_t>(operand.offset),
-           operand.stride, operand.region, operand.take});
+          {start + static_cast<std::uintptr_t>(operand.offset), operand.stride, operand.region, operand.take});
     }
     for (const FlagRef& flag : schedule.flags) {
-      flags_.push_back({reinterpret_cast<std::uintptr_t>(&word_of(flag, checked(domain), slot)), flag.chunk,
+      flags_.push_back({reinterpret_cast<std::uintptr_t>(&word_of(flag, checked(domain), chunk)), flag.chunk,
                         flag.member, flag.flag == kHeaderFlag});
     }
   }

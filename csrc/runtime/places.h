@@ -1,7 +1,7 @@
 // Where the operands and the flags of a schedule lie, worked out once for all calls that run it.
 //
 // What is left for a call: the start of its arrays and the like (Bases), and the slot of its first chunk, for each of
-// which there is a row.
+// which there is a row; two of them where ranks trade boxes.
 #pragma once
 
 #include <array>
@@ -56,10 +56,10 @@ class Places {
     const FlagPlace* flags = nullptr;
   };
   // For a call, or an iteration of one, whose first chunk is this.
-  const Row& row(std::uint64_t first_chunk) const { return rows_[first_chunk & slot_mask_]; }
+  const Row& row(std::uint64_t first_chunk) const { return rows_[first_chunk & mask_]; }
 
  private:
-  std::uint64_t slot_mask_ = 0;
+  std::uint64_t mask_ = 0;
   std::vector<Row> rows_;
   std::vector<OperandPlace> operands_;
   std::vector<FlagPlace> flags_;

@@ -31,8 +31,8 @@ Machine::Place Machine::place(int r, const Operand& operand) {
       return {&rank.scratch, offset};
     case Region::kBox: {
       const std::int64_t slots = options_.limits.slots;
-      const std::int64_t slot = (rank.base + operand.chunk + rank.iteration) % slots;
-      return {&boxes_[static_cast<std::size_t>(operand.member * slots + slot)], offset};
+      const std::int64_t chunk = rank.base + operand.chunk + rank.iteration;
+      return {&boxes_[static_cast<std::size_t>(operand.owner(chunk, slots) * slots + chunk % slots)], offset};
     }
     case Region::kInline:
       break;

@@ -164,6 +164,11 @@ class Checker {
     if (mapped_region) {
       check_member(operand.member);
     }
+    if (operand.partner != kNobody) {
+      require(operand.region == Region::kBox && operand.partner != operand.member,
+              "trades what is no box of two ranks");
+      check_member(operand.partner);
+    }
     std::int64_t bytes = 0;
     switch (operand.region) {
       case Region::kInput:

@@ -3,6 +3,7 @@
 
 #include "runtime/plan.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -53,6 +54,38 @@ void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::s
   }
 }
 
+// Of two ranks that trade boxes, each fills what it has read when the slots went round last, and need not fetch it.
+void check_trade(const Plan& plan, const Limits& limits, const std::string& name) {
+  const auto& operands = plan.schedule.operands;
+  const auto traded_as = [](bool source) {
+    return [source](const Operand& o) { return o.partner != kNobody && o.take == source; };
+  };
+  check(plan.owned_bytes == 0 && plan.ahead_bytes == 0 && !plan.by_string, name + ": traded boxes are fetched ahead");
+  check(plan.takes_copied && plan.takes_reduced, name + ": the lines of traded boxes are not taken");
+  int pairs = 0;
+  for (std::size_t filled = 0; filled < operands.size(); ++filled) {
+    for (std::size_t read = 0; read < operands.size() && traded_as(false)(operands[filled]); ++read) {
+      if (!traded_as(true)(operands[read]) || operands[read].chunk != operands[filled].chunk) {
+        continue;
+      }
+      ++pairs;
+      for (std::uint64_t chunk = 0; chunk < 4 * static_cast<std::uint64_t>(limits.slots); ++chunk) {
+        const OperandPlace& before = plan.places.row(chunk).operands[read];
+        const OperandPlace& then = plan.places.row(chunk + limits.slots).operands[filled];
+        check(before.at == then.at, name + ": what is filled is not what was read");
+      }
+    }
+  }
+  check(pairs > 0, name + ": boxes are traded one way only");
+}
+
+// Which boxes are to be traded: those of two ranks that give each other as much.
+bool to_be_traded(const Problem& problem, const Algorithm& algorithm, const Schedule& schedule, int size) {
+  const bool boxes = std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.region == Region::kBox; });
+  return boxes && size == 2 && algorithm.name == "one_shot" && !has_root(problem.collective) &&
+         problem.collective != Collective::kBarrier;
+}
+
 void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowded, std::int64_t elements) {
   const int size = static_cast<int>(world.ranks.size());
   const Problem problem = problem_of(algorithm.collective, elements, size);
@@ -78,6 +111,11 @@ void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowd
     const bool prepared = schedule.uses_links || schedule.chooses || schedule.scratch_bytes > 0 || !plan.signals_header;
     check(plan.begins_at_once != prepared, name + ": what is to be prepared is not, or nothing is");
     check(!owns || plan.ahead_bytes == 0, name + ": lines are fetched twice");
+    const bool trades = std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.partner != kNobody; });
+    check(trades == to_be_traded(problem, algorithm, schedule, size), name + ": trades boxes, or does not");
+    if (trades) {
+      check_trade(plan, rank.domain()->limits(), name);
+    }
   }
   check_sources(plans, name);
 }

@@ -38,11 +38,11 @@ class Case:
 
 
 # Of collectives.pml.
-KINDS = {"inline": 0, "boxes": 1, "two_shot": 2, "symmetric": 3, "broadcast": 4}
+KINDS = {"inline": 0, "boxes": 1, "two_shot": 2, "symmetric": 3, "broadcast": 4, "traded": 5}
 
 HOLD = [
     *(Case("collectives", f"KIND={kind}", True) for kind in KINDS.values()),
-    *(Case("collectives", f"KIND={kind} N=3 FLIGHT=1", True) for kind in KINDS.values()),
+    *(Case("collectives", f"KIND={kind} N=3 FLIGHT=1", True) for name, kind in KINDS.items() if name != "traded"),
     *(Case("collectives", f"KIND={kind} FLIGHT=1 TSO", True) for kind in KINDS.values()),
     Case("collectives", "FLIGHT=1", True),  # any kinds after each other
     Case("collectives", "", True, long=True),
@@ -72,6 +72,7 @@ MUTANTS = [
     Case("collectives", "KIND=1 NO_SLOT_GUARD", False),
     Case("collectives", "KIND=2 NO_SLOT_GUARD", False),
     Case("collectives", "KIND=4 NO_SLOT_GUARD", False),
+    Case("collectives", "KIND=5 NO_SLOT_GUARD", False),
     # The header line counts a collective that it only begins; the control page does.
     Case("collectives", "KIND=0 NO_COUNT", False),
     Case("collectives", "KIND=0 NO_COMPLETION", False),
@@ -79,6 +80,7 @@ MUTANTS = [
     Case("collectives", "KIND=0 NO_ORDER", False),
     Case("collectives", "KIND=0 NO_HEADER_WAIT", False),
     Case("collectives", "KIND=1 NO_FLAG_WAIT", False),
+    Case("collectives", "KIND=5 NO_FLAG_WAIT", False),
     Case("collectives", "KIND=2 NO_REDUCED_WAIT", False),
     Case("collectives", "KIND=2 NO_REDUCED_ORDER", False),
     Case("collectives", "KIND=4 NO_READ_WAIT", False),

@@ -50,7 +50,8 @@ chan buffer[N] = [4] of { byte, byte };
 #define TWO_SHOT 2  /* two_shot all_reduce: owners write into the boxes of others */
 #define SYMMETRIC 3 /* two_shot all_reduce on symmetric memory: entry and exit */
 #define BROADCAST 4 /* one_shot broadcast: the root waits until chunks are read */
-#define KINDS 5
+#define TRADED 5    /* BOXES of two ranks, which trade boxes and write back what they read */
+#define KINDS (N == 2 -> 6 : 5)
 byte kind[COLLS];
 byte base[COLLS]; /* Work::base, and Communicator::begins_ */
 byte chunks[COLLS];
@@ -203,15 +204,22 @@ inline run_inline() {
   EACH_OTHER(WAIT_AND_READ(await_header(r), PAYLOAD(r, s), VALUE(s, 0, r)))
 }
 
+/* Operand::owner() */
+#define OWNER(r, i) (kind[s] == TRADED && (i) / SLOTS % 2 -> 1 - (r) : (r))
+
 inline run_boxes() {
   do
   :: c == CHUNKS -> break
   :: else ->
-    STORE(BOX(me, b + c, 0), VALUE(s, c, me));
+    STORE(BOX(OWNER(me, b + c), b + c, 0), VALUE(s, c, me));
     signal_copied(c);
     atomic {
       EACH_OTHER(await_copied(r, c));
-      EACH_OTHER(assert(mem[BOX(r, b + c, 0)] == VALUE(s, c, r)));
+      EACH_OTHER(assert(mem[BOX(OWNER(r, b + c), b + c, 0)] == VALUE(s, c, r)));
+      if
+      :: kind[s] == TRADED -> EACH_OTHER(STORE(BOX(OWNER(r, b + c), b + c, 0), VALUE(s, c, r)))
+      :: else
+      fi;
       c++
     }
   od
@@ -314,7 +322,7 @@ proctype work(byte me; byte s) {
 #endif
   if
   :: kind[s] == INLINE -> run_inline()
-  :: kind[s] == BOXES -> run_boxes()
+  :: kind[s] == BOXES || kind[s] == TRADED -> run_boxes()
   :: kind[s] == TWO_SHOT -> run_two_shot()
   :: kind[s] == SYMMETRIC -> run_symmetric()
   :: kind[s] == BROADCAST -> run_broadcast()
