@@ -28,7 +28,7 @@ typedef struct {
   char* memory;  // of so many bytes
   size_t bytes;
   char* flags;              // kFlags * kSlots lines of every rank
-  char* boxes[kMostRanks];  // rank r fills boxes[r]
+  char* boxes[kMostRanks];  // rank r fills boxes[r], where boxes are not traded
   uint64_t chunk;           // the next one; all ranks count alike
   uint64_t call;            // the number of broadcasts before
   int rank;

@@ -45,7 +45,7 @@ struct LinkCost {
 struct CostModel {
   LinkCost mapped{0.15, 25000};        // lines that migrate between two ranks
   double shared_bytes_per_us = 12500;  // lines that one rank writes again and again and others read
-  double traded_bytes_per_us = 17000;  // lines of boxes that two ranks trade, see traded()
+  double traded_bytes_per_us = 18400;  // lines of boxes that two ranks trade, see traded()
   LinkCost message{6.0, 4000};         // TCP
   double copy_bytes_per_us = 40000;
   // What it costs among these ranks.

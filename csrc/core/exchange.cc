@@ -24,7 +24,6 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
       shared_(problem.collective == Collective::kAllGather),
       even_(problem.even()),
       pipelined_(even_ && root_ < 0 && std::ranges::count(problem.counts, 0) == 0 && limits.slots >= kSlotsOfPipeline),
-      trades_(size_ == 2 && even_ && root_ < 0 && limits.trade_boxes),
       readers_(topology.size, 0) {
   const std::int64_t element = problem.element();
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
@@ -55,6 +54,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
     offset += part(from, me_);
   }
   inlined_ = most_given <= limits.inline_bytes;
+  trades_ = size_ == 2 && part(0, 1) == part(1, 0) && part(0, 1) > 0 && limits.trade_boxes;
   chooses_ = topology.all_mapped() && !inlined_ && limits.read_bytes > 0 && longest_ >= limits.read_bytes &&
              together <= kMostRead && !reduces(problem.collective);
   const std::int64_t room = limits.stage_bytes() / most_readers;

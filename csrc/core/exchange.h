@@ -2,7 +2,8 @@
 //
 // Through boxes it goes chunk by chunk: a rank writes chunk k of all that it gives into its own box, signals, and takes
 // chunk k of what it gets out of the boxes of the others. Slots are used again after two chunks: whoever writes chunk
-// k + 1 has seen the signal k of those that read its chunk k - 1, and they signalled after they had read it.
+// k + 1 has seen the signal k of those that read its chunk k - 1, and they signalled after they had read it. Two ranks
+// that give each other as much trade boxes, see traded().
 //
 // Where all parts have the same length, none is empty and there is no root it is a pipeline: a rank writes chunk k + 1
 // before it waits for chunk k. A slot is used again after four chunks then: whoever writes chunk k + 4 has seen the
@@ -79,8 +80,8 @@ class Exchange {
   bool shared_;  // all readers of a rank get the same
   bool even_;
   bool pipelined_;
-  bool trades_;  // boxes: see traded()
   bool inlined_;
+  bool trades_;  // boxes: see traded()
   bool chooses_;
   std::int64_t longest_ = 0;
   std::int64_t chunk_bytes_ = 0;

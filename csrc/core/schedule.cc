@@ -46,6 +46,7 @@ Step& ScheduleBuilder::append(StepKind kind, std::int64_t bytes) {
 Range ScheduleBuilder::put(const std::vector<Operand>& operands) {
   const Range range{static_cast<std::uint32_t>(schedule_.operands.size()), static_cast<std::uint32_t>(operands.size())};
   schedule_.operands.insert(schedule_.operands.end(), operands.begin(), operands.end());
+  schedule_.trades = schedule_.trades || std::ranges::any_of(operands, [](const Operand& o) { return o.trades(); });
   return range;
 }
 
@@ -258,7 +259,7 @@ ScheduleBuilder& ScheduleBuilder::over(const std::vector<int>& members, const Sc
     if (names_member(operand.region)) {
       operand.member = rank_of(operand.member);
     }
-    if (operand.partner != kNobody) {
+    if (operand.trades()) {
       operand.partner = rank_of(operand.partner);
     }
     if (operand.region == Region::kScratch) {
@@ -286,6 +287,7 @@ ScheduleBuilder& ScheduleBuilder::over(const std::vector<int>& members, const Sc
   }
   schedule_.chunks += schedule.chunks;
   schedule_.uses_links = schedule_.uses_links || schedule.uses_links;
+  schedule_.trades = schedule_.trades || schedule.trades;
   return *this;
 }
 

@@ -53,9 +53,10 @@ struct Operand {
   // kBox: the rank with which `member` trades boxes, see traded().
   std::uint16_t partner = kNobody;
 
+  bool trades() const { return partner != kNobody; }
   // Whose box it is, for a chunk counted as the slots are: from the first of the communicator on.
   int owner(std::int64_t chunk, std::int64_t slots) const {
-    return partner != kNobody && chunk / slots % 2 != 0 ? partner : member;
+    return trades() && chunk / slots % 2 != 0 ? partner : member;
   }
 };
 
@@ -113,6 +114,7 @@ struct Schedule {
   std::int64_t slot_pitch = 0;
   bool uses_links = false;  // has message steps
   bool chooses = false;     // has kChoose
+  bool trades = false;      // has traded boxes
 
   std::span<const FlagRef> waits(const Step& s) const { return {flags.data() + s.waits.begin, s.waits.count}; }
   std::span<const FlagRef> signals(const Step& s) const { return {flags.data() + s.signals.begin, s.signals.count}; }
@@ -227,8 +229,9 @@ Operand box(int member, std::int32_t chunk, std::int64_t offset);
 // The same operand, of which this rank is the only reader.
 Operand taken(Operand operand);
 // The same operand, a box of two ranks that give each other as much: each time the slots have gone round they trade
-// boxes, so that a rank fills what it has just read. Those lines are in its own cache already, if it has taken them, so
-// each crosses from core to core once and not twice. Nobody waits for that: what is overwritten was read by this rank.
+// boxes, so that a rank fills what it has read when they went round last. Those lines are in its own cache already, so
+// each crosses from core to core once and not twice. The guard of slots covers both boxes: the chunk that had the slot
+// before is complete on both ranks.
 Operand traded(Operand operand, int partner);
 Operand inline_payload(int member);
 Operand peer_input(int member, std::int64_t offset, std::int64_t stride = 0);

@@ -27,7 +27,7 @@ std::string to_text(const Operand& operand) {
   std::string text(kNames.at(static_cast<std::size_t>(operand.region)));
   if (operand.region >= Region::kBox) {
     add(text, "[", std::to_string(operand.member));
-    add(text, operand.partner != kNobody ? "|" + std::to_string(operand.partner) : "", "]");
+    add(text, operand.trades() ? "|" + std::to_string(operand.partner) : "", "]");
   }
   if (operand.region == Region::kBox) {
     add(text, "#", std::to_string(operand.chunk));

@@ -11,7 +11,8 @@
 // any other transfer between cores, and a byte that is written back is one transfer more: without it a broadcast or an
 // all_gather takes 10 to 25 % less. Only short reductions and messages (transports/consume.h) are better off with it
 // there, too: it happens while nobody waits, and spares the owner a wait. Nor does a short broadcast need it whose root
-// makes the lines its own before it writes them (Plan::owned_bytes).
+// makes the lines its own before it writes them (Plan::owned_bytes). Where two ranks trade boxes (traded()) it is the
+// reader who writes a line next, and only short reductions take lines.
 #pragma once
 
 #include <algorithm>

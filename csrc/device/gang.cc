@@ -89,6 +89,9 @@ void Gang::measure(DevicePlan& plan) const {
   for (int r = 0; r < size(); ++r) {
     std::int64_t most = 0;
     const Schedule& schedule = plan.schedules[r];
+    if (schedule.trades) {
+      throw std::logic_error("a schedule for devices trades boxes");
+    }
     for (const Step& step : schedule.steps) {
       std::int64_t staged = 0;
       for (const auto& operands : {schedule.sources(step), schedule.destinations(step)}) {

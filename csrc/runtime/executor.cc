@@ -108,7 +108,7 @@ inline void Executor::wait_before_look(const Work& work) const {
     relax();
   } else if (first_look == FirstLook::kLateByDistance) {
     // Decided before the last pause: whatever comes behind that delays the look.
-    if (work.plan->owned_bytes == 0 && !follows_fast()) {
+    if (work.plan->owned_bytes == 0 && !work.plan->schedule.trades && !follows_fast()) {
       relax();  // the rank that is awaited has lines to fill, and this one has none
     }
     relax();

@@ -1,6 +1,5 @@
 #include "runtime/places.h"
 
-#include <algorithm>
 #include <stdexcept>
 
 namespace collectives {
@@ -42,9 +41,8 @@ const std::atomic<std::uint64_t>& word_of(const FlagRef& flag, const Domain& dom
 }  // namespace
 
 Places::Places(const Schedule& schedule, const Domain* domain) {
-  const bool trades = std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.partner != kNobody; });
-  const std::uint64_t rows =
-      domain == nullptr ? 1 : (trades ? 2 : 1) * static_cast<std::uint64_t>(domain->limits().slots);
+  const std::uint64_t slots = domain == nullptr ? 1 : static_cast<std::uint64_t>(domain->limits().slots);
+  const std::uint64_t rows = schedule.trades ? 2 * slots : slots;
   mask_ = rows - 1;
   // Rows point into both, also where these are moved.
   operands_.reserve(rows * schedule.operands.size());

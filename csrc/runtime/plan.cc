@@ -42,18 +42,17 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
   return total;
 }
 
+// Who fills a traded box has its lines; but while the other rank has them, too, each store to one waits a little. Up to
+// here that is more than what it takes to take them when they are read.
+constexpr std::int64_t kMostTakenOfTraded = 512;
+
 // Up to here what a rank does while it waits is a good part of the time that the wait takes.
 constexpr std::int64_t kShort = 2048;
-
-bool trades_boxes(const Schedule& schedule) {
-  return std::any_of(schedule.operands.begin(), schedule.operands.end(),
-                     [](const Operand& o) { return o.partner != kNobody; });
-}
 
 // How much of its box a rank fetches while it waits: what it will write in the next call but one. Where it has nothing
 // to do meanwhile but wait, and only as much as takes no longer than that. Boxes that are traded are there already.
 std::int64_t ahead_bytes(const Schedule& s) {
-  if (trades_boxes(s)) {
+  if (s.trades) {
     return 0;
   }
   const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kTakeBlock &&
@@ -100,7 +99,7 @@ void plan_meeting(Plan& plan, const Topology& topology) {
   } else if (problem.bytes() <= (broadcast ? here.most_owned_of_broadcast : here.most_owned)) {
     plan.owning = here.owns_boxes_near ? Owning::kEverywhere : Owning::kFar;
     plan.first_look = here.looks_late ? FirstLook::kLateByDistance : FirstLook::kFenced;
-    plan.owned_bytes = trades_boxes(plan.schedule) ? 0 : filled_bytes(plan.schedule, topology.rank);
+    plan.owned_bytes = plan.schedule.trades ? 0 : filled_bytes(plan.schedule, topology.rank);
     // Lines that the root makes its own need not be written back. In parts there may be lines beyond those that are
     // owned, and as sources of a reduction it costs nothing.
     plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_boxes_near);
@@ -170,11 +169,13 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   }
   const bool marked =
       std::any_of(schedule.operands.begin(), schedule.operands.end(), [](const Operand& o) { return o.take; });
-  const bool brief = std::all_of(schedule.steps.begin(), schedule.steps.end(),
-                                 [](const Step& s) { return s.kind != StepKind::kReduce || s.length <= kTakeBlock; });
-  const bool trades = trades_boxes(schedule);
-  plan->takes_copied = marked && (processor().takes_lines || trades);
-  plan->takes_reduced = marked && (processor().takes_lines || trades || brief);
+  const auto reduces_up_to = [&](std::int64_t bytes) {
+    return std::ranges::all_of(schedule.steps,
+                               [&](const Step& s) { return s.kind != StepKind::kReduce || s.length <= bytes; });
+  };
+  plan->takes_copied = marked && processor().takes_lines && !schedule.trades;
+  plan->takes_reduced = marked && (schedule.trades ? reduces_up_to(kMostTakenOfTraded)
+                                                   : processor().takes_lines || reduces_up_to(kTakeBlock));
   for (const Step& step : schedule.steps) {
     plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
     if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {
@@ -194,8 +195,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
   plan_meeting(*plan, topology);
-  // What was fetched ahead, or read before, is here already.
-  plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0 && !trades;
+  plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
   return plan;
 }
 

@@ -164,8 +164,8 @@ class Checker {
     if (mapped_region) {
       check_member(operand.member);
     }
-    if (operand.partner != kNobody) {
-      require(operand.region == Region::kBox && operand.partner != operand.member,
+    if (operand.trades()) {
+      require(operand.region == Region::kBox && operand.partner != operand.member && topology_.size == 2,
               "trades what is no box of two ranks");
       check_member(operand.partner);
     }

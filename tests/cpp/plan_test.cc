@@ -41,7 +41,7 @@ Problem problem_of(Collective collective, std::int64_t elements, int size) {
 void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::string& name) {
   for (const auto& plan : plans) {
     for (const Step& step : plan->schedule.steps) {
-      if (step.kind != StepKind::kCopy || plan->takes_copied == processor().takes_lines) {
+      if (step.kind != StepKind::kCopy || plan->takes_copied == processor().takes_lines || plan->schedule.trades) {
         continue;
       }
       for (const Operand& source : plan->schedule.sources(step)) {
@@ -58,10 +58,10 @@ void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::s
 void check_trade(const Plan& plan, const Limits& limits, const std::string& name) {
   const auto& operands = plan.schedule.operands;
   const auto traded_as = [](bool source) {
-    return [source](const Operand& o) { return o.partner != kNobody && o.take == source; };
+    return [source](const Operand& o) { return o.trades() && o.take == source; };
   };
-  check(plan.owned_bytes == 0 && plan.ahead_bytes == 0 && !plan.by_string, name + ": traded boxes are fetched ahead");
-  check(plan.takes_copied && plan.takes_reduced, name + ": the lines of traded boxes are not taken");
+  check(plan.owned_bytes == 0 && plan.ahead_bytes == 0, name + ": traded boxes are fetched ahead");
+  check(!plan.takes_copied, name + ": lines are taken that this rank writes next");
   int pairs = 0;
   for (std::size_t filled = 0; filled < operands.size(); ++filled) {
     for (std::size_t read = 0; read < operands.size() && traded_as(false)(operands[filled]); ++read) {
@@ -111,9 +111,8 @@ void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowd
     const bool prepared = schedule.uses_links || schedule.chooses || schedule.scratch_bytes > 0 || !plan.signals_header;
     check(plan.begins_at_once != prepared, name + ": what is to be prepared is not, or nothing is");
     check(!owns || plan.ahead_bytes == 0, name + ": lines are fetched twice");
-    const bool trades = std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.partner != kNobody; });
-    check(trades == to_be_traded(problem, algorithm, schedule, size), name + ": trades boxes, or does not");
-    if (trades) {
+    check(schedule.trades == to_be_traded(problem, algorithm, schedule, size), name + ": trades boxes, or does not");
+    if (schedule.trades) {
       check_trade(plan, rank.domain()->limits(), name);
     }
   }
