@@ -31,6 +31,7 @@ Processor find() {
     found.owns_lines = true;
     found.owns_boxes_near = !zen5;
     found.most_owned = (zen5 ? 1 : 4) * kTakeLine;
+    found.most_owned_of_traded = (zen5 ? 1 : 32) * kTakeLine;
     found.most_owned_of_broadcast = (zen5 ? 4 : 16) * kTakeLine;
   }
 #endif

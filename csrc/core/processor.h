@@ -24,6 +24,8 @@ struct Processor {
   // one rank fills a box.
   std::int64_t most_owned = 0;
   std::int64_t most_owned_of_broadcast = 0;
+  // And of one whose boxes are traded: then it is the header line alone.
+  std::int64_t most_owned_of_traded = 0;
 };
 
 // This one, asked once.

@@ -93,13 +93,16 @@ void plan_meeting(Plan& plan, const Topology& topology) {
     return;
   }
   const bool broadcast = problem.collective == Collective::kBroadcast;
+  const bool trades = plan.schedule.trades;
   if (!uses_boxes(plan.schedule)) {
     plan.owning = Owning::kEverywhere;
     plan.first_look = here.looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
-  } else if (problem.bytes() <= (broadcast ? here.most_owned_of_broadcast : here.most_owned)) {
+  } else if (problem.bytes() <= (trades      ? here.most_owned_of_traded
+                                 : broadcast ? here.most_owned_of_broadcast
+                                             : here.most_owned)) {
     plan.owning = here.owns_boxes_near ? Owning::kEverywhere : Owning::kFar;
     plan.first_look = here.looks_late ? FirstLook::kLateByDistance : FirstLook::kFenced;
-    plan.owned_bytes = plan.schedule.trades ? 0 : filled_bytes(plan.schedule, topology.rank);
+    plan.owned_bytes = trades ? 0 : filled_bytes(plan.schedule, topology.rank);
     // Lines that the root makes its own need not be written back. In parts there may be lines beyond those that are
     // owned, and as sources of a reduction it costs nothing.
     plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_boxes_near);
