@@ -28,7 +28,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   const LinkCost link = model.slowest(topology);
   const int peers = topology.size - 1;
   if (topology.all_mapped()) {
-    const bool trades = topology.size == 2 && problem.memory == MemoryKind::kPrivate && !topology.crowded;
+    // Not for symmetric memory: there two_shot, which pushes, takes over earlier.
+    const bool trades = topology.size == 2 && problem.memory == MemoryKind::kPrivate;
     return link.latency_us + peers * bytes / (trades ? model.traded_bytes_per_us : model.shared_bytes_per_us);
   }
   // The ranks meet again for each further segment, and wait for the one that took longest to reduce the last. As

@@ -138,6 +138,7 @@ CostModel CostModel::of(const Topology& topology) {
     // As measured with 4 ranks on 2 cores.
     model.mapped = {3.5, 7500};
     model.shared_bytes_per_us = 2800;
+    model.traded_bytes_per_us = model.shared_bytes_per_us;  // two ranks on one core have one cache
   }
   return model;
 }

@@ -57,15 +57,15 @@ void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::s
 // Of two ranks that trade boxes, each fills what it has read when the slots went round last, and need not fetch it.
 void check_trade(const Plan& plan, const Limits& limits, const std::string& name) {
   const auto& operands = plan.schedule.operands;
-  const auto traded_as = [](bool source) {
-    return [source](const Operand& o) { return o.trades() && o.take == source; };
-  };
   check(plan.owned_bytes == 0 && plan.ahead_bytes == 0, name + ": traded boxes are fetched ahead");
   check(!plan.takes_copied, name + ": lines are taken that this rank writes next");
   int pairs = 0;
   for (std::size_t filled = 0; filled < operands.size(); ++filled) {
-    for (std::size_t read = 0; read < operands.size() && traded_as(false)(operands[filled]); ++read) {
-      if (!traded_as(true)(operands[read]) || operands[read].chunk != operands[filled].chunk) {
+    for (std::size_t read = 0; read < operands.size(); ++read) {
+      // Sources are marked.
+      const bool matches = operands[filled].trades() && !operands[filled].take && operands[read].trades() &&
+                           operands[read].take && operands[read].chunk == operands[filled].chunk;
+      if (!matches) {
         continue;
       }
       ++pairs;
