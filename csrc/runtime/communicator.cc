@@ -216,15 +216,14 @@ void Communicator::finish_run(std::shared_ptr<Work> work) {
 // slots lay otherwise before. How many collectives every mapped rank must have completed before.
 std::uint64_t Communicator::needed_before(const Work& work) const {
   const std::uint64_t by_headers = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
-  const auto chunks = static_cast<std::uint64_t>(work.plan->schedule.chunks);
   const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
-  const std::uint64_t reach = work.base + std::min(chunks, slots);
-  if (chunks == 0) {
+  if (work.plan->schedule.chunks == 0) {
     return by_headers;
   }
   if (work.plan->schedule.slot_pitch != slot_pitch_) [[unlikely]] {
     return work.sequence;
   }
+  const std::uint64_t reach = reach_of(work);
   if (reach <= slots) {
     return by_headers;
   }
@@ -235,8 +234,20 @@ std::uint64_t Communicator::needed_before(const Work& work) const {
   return kept;
 }
 
+// The end of the chunks that the work fills before it waits for anybody.
+inline std::uint64_t Communicator::reach_of(const Work& work) const {
+  const std::int64_t chunks = work.plan->schedule.chunks;
+  return work.base + static_cast<std::uint64_t>(std::min<std::int64_t>(chunks, domain_->limits().slots));
+}
+
 inline bool Communicator::may_start(const Work& work) {
-  if (domain_ == nullptr || (work.plan->schedule.chunks == 0 && work.sequence < headers_free_until_)) [[likely]] {
+  if (domain_ == nullptr) {
+    return true;
+  }
+  const Schedule& schedule = work.plan->schedule;
+  if (work.sequence < headers_free_until_ &&
+      (schedule.chunks == 0 || (reach_of(work) <= slots_free_until_ && schedule.slot_pitch == slot_pitch_)))
+      [[likely]] {
     return true;
   }
   const std::uint64_t needed = needed_before(work);
@@ -255,6 +266,8 @@ inline bool Communicator::may_start(const Work& work) {
   }
   lowest = std::min(lowest, executor_->completed);
   headers_free_until_ = lowest + kHeaderLines;
+  slots_free_until_ = (lowest < work.sequence ? begins_[lowest % kHeaderLines] : work.base) +
+                      static_cast<std::uint64_t>(domain_->limits().slots);
   return executor_->completed >= needed;
 }
 

@@ -148,6 +148,7 @@ class Communicator {
   void start(Work& work);
   void activate();
   std::uint64_t needed_before(const Work& work) const;
+  std::uint64_t reach_of(const Work& work) const;
   bool may_start(const Work& work);
   bool step(Work& work, int spins);
   bool step_ended(Work& work, Progress progress);
@@ -232,6 +233,7 @@ class Communicator {
   std::int64_t slot_pitch_ = 0;              // of the latest collective that has started and uses slots
   std::uint64_t kept_ = 0;                   // slots of collectives below this one have been, or may be, written again
   std::uint64_t headers_free_until_ = 0;     // all have read what was in the header lines of collectives below this one
+  std::uint64_t slots_free_until_ = 0;       // the same of the slots of chunks below this one, as slots lie now
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links
   std::vector<bool> left_;          // members that have said over links that they have left

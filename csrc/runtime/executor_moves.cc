@@ -78,7 +78,8 @@ void Executor::copy(Work& work, const Step& step) {
   const OperandPlace& from = work.places.operands[step.sources.begin];
   std::byte* const source = from.address(work.bases, work.iteration);
   const bool take = from.take && work.plan->takes_copied;
-  if (step.destinations.count > 1 || step.length >= kLeastByString || take) {
+  const std::int64_t special = work.plan->by_string ? kLeastByString : kLeastByLoop;  // not by memcpy from here on
+  if (step.destinations.count > 1 || step.length >= special || take) {
     copy_to_all(work, step, source, take);
     return;
   }

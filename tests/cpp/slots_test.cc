@@ -1,8 +1,8 @@
-// Slots that lie otherwise than those of the collective before (Schedule::slot_pitch): the slot of a chunk then has
+// Slots are not written again before all have read what was there: where there are more collectives than slots, and
+// where slots lie otherwise than those of the collective before (Schedule::slot_pitch). The slot of a chunk then has
 // memory of other slots, of which no number says that it is in use.
 //
-// One thread steps three ranks. Two go on to a collective with other slots while rank 1 has not read yet what they gave
-// it in the one before.
+// One thread steps three ranks. Others go on to the next collectives while rank 1 has not read yet what they gave it.
 
 #include <cstdio>
 #include <memory>
@@ -45,6 +45,9 @@ class Collectives {
   }
 
   bool begin(int r) { return done_[r] = world_.ranks[r]->run(calls_[r], works_[r]); }
+
+  // To be run when those before it let it, beside them.
+  void post(int r) { works_[r] = world_.ranks[r]->post(calls_[r], false); }
 
   bool step(int r) { return done_[r] = done_[r] || world_.ranks[r]->wait(*works_[r], 0); }
 
@@ -119,6 +122,31 @@ void verify_pitches() {
 
 constexpr std::int64_t kPart = 100 << 10;  // bytes, of an all_gather: one chunk
 
+// Rank 0 must not write into its slot 0 again while rank 1 has to read it, however many collectives there are.
+void more_than_slots() {
+  LocalWorld world(kRanks, Limits(), true);
+  std::vector<std::unique_ptr<Collectives>> gathers;
+  for (int i = 0; i < Limits().slots + 2; ++i) {
+    gathers.push_back(
+        std::make_unique<Collectives>(world, Collective::kAllGather, kPart, 10.0F * static_cast<float>(i)));
+  }
+  Collectives& first = *gathers[0];
+  check(!first.begin(kLate) && !first.begin(0) && first.begin(2) && first.step(0), "rank 1 is not late");
+  for (std::size_t i = 1; i < gathers.size(); ++i) {
+    gathers[i]->post(0);
+  }
+  first.end();
+  first.check_results("the first all_gather");
+  for (std::size_t i = 1; i < gathers.size(); ++i) {
+    gathers[i]->post(kLate);
+    gathers[i]->post(2);
+  }
+  for (std::size_t i = 1; i < gathers.size(); ++i) {
+    gathers[i]->end();
+    gathers[i]->check_results("all_gather " + std::to_string(i));
+  }
+}
+
 // Rank 0 must not write into its slots 1 and 2 while rank 1 has to read its slot 0, where they lie now.
 void packed_after_whole() {
   LocalWorld world(kRanks, Limits(), true);
@@ -161,6 +189,7 @@ int main() {
   check(pitch(Collective::kAllGather, kPart) == 0, "the slots of an all_gather are not whole ones");
   check(pitch(Collective::kBroadcast, 32 << 10) == 16 << 10, "the slots of a broadcast do not lie side by side");
   verify_pitches();
+  more_than_slots();
   packed_after_whole();
   whole_after_packed();
   return g_failures == 0 ? 0 : 1;
