@@ -217,10 +217,22 @@ def test_an_aim_is_judged_where_the_median_is_lowest(bench_module) -> None:
     assert "| 1.60, 1.20 | **missed** (1 KiB, a: 1.200) |" in line(table, "TCP loopback", "near", "8 B to 1 KiB")
 
 
+def test_over_tcp_a_bare_exchange_is_a_bare_loop(bench_module) -> None:
+    here = {"bytes": 8192, "transport": "tcp"}
+    ours, _ = pairs_of("memcpy", 1.0, **here)
+    primitives = [
+        row("TCP loopback", time_us=time_us, against="memcpy", peer="memcpy", algorithm=name, **here)
+        for name, time_us in (("exchange", 0.96), ("ping_pong", 1.6))
+    ]
+    table = bench_module("suite_report").aims_as_markdown([[*pairs_of("a", 1.2, **here), ours, *primitives]])
+    # At the limit, which is half a ping-pong, and as the exchange.
+    assert "**missed** (8 KiB, a: 1.200) | 1.50 | 1.25 |" in line(table, "TCP loopback", "near", "| 8 KiB |")
+
+
 @pytest.mark.parametrize(
     ("files", "count", "marks"),
     [
-        ("2026-11-27/suite-all-4[789].json", 3, ["(impossible)"]),
+        ("2026-11-27/suite-all-5[345].json", 3, ["(impossible)"]),
         ("2026-11-26/suite-distant-4*.json", 3, ["(impossible)"]),
         ("2026-11-25/suite-all-*.json", 6, ["(impossible)", "(less than aimed at)"]),
     ],
