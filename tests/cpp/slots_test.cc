@@ -122,9 +122,17 @@ void verify_pitches() {
 
 constexpr std::int64_t kPart = 100 << 10;  // bytes, of an all_gather: one chunk
 
-// Rank 0 must not write into its slot 0 again while rank 1 has to read it, however many collectives there are.
-void more_than_slots() {
+// Rank 0 must not write into a slot again while rank 1 has to read it, however many collectives there are, and have
+// been.
+void more_than_slots(int before) {
   LocalWorld world(kRanks, Limits(), true);
+  for (int i = 0; i < before; ++i) {
+    Collectives gather(world, Collective::kAllGather, kPart, 5);
+    for (int r = 0; r < kRanks; ++r) {
+      gather.begin(r);
+    }
+    gather.end();
+  }
   std::vector<std::unique_ptr<Collectives>> gathers;
   for (int i = 0; i < Limits().slots + 2; ++i) {
     gathers.push_back(
@@ -189,7 +197,8 @@ int main() {
   check(pitch(Collective::kAllGather, kPart) == 0, "the slots of an all_gather are not whole ones");
   check(pitch(Collective::kBroadcast, 32 << 10) == 16 << 10, "the slots of a broadcast do not lie side by side");
   verify_pitches();
-  more_than_slots();
+  more_than_slots(0);
+  more_than_slots(21);
   packed_after_whole();
   whole_after_packed();
   return g_failures == 0 ? 0 : 1;
