@@ -379,23 +379,4 @@ inline void Communicator::publish_completed(std::uint64_t lowest) {
   }
 }
 
-std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
-  std::map<std::string, std::int64_t> bytes;
-  if (domain_ != nullptr) {
-    bytes[options_.mapped_transport] = mapped_bytes_;
-    for (const auto& link : mapped_links_) {
-      bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
-    }
-    for (const auto& link : mail_links_) {
-      bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
-    }
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (const Link* link = message_link(r); link != nullptr) {
-      bytes[std::string(link->transport())] += executor_->sent(r) + messages_->sent(r);
-    }
-  }
-  return bytes;
-}
-
 }  // namespace collectives

@@ -1,5 +1,5 @@
-// The members of a communicator, which may be any ranks of the world, in any order: how they are reached, what they are
-// called, and whether they have left.
+// The members of a communicator, which may be any ranks of the world, in any order: how they are reached and how much
+// went each way, what they are called, and whether they have left.
 
 #include <unistd.h>
 
@@ -171,6 +171,25 @@ void Communicator::forget_links() {
 
 Link* Communicator::message_link(int member) const {
   return member == rank() || maps(member) ? nullptr : peer(member).link.get();
+}
+
+std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
+  std::map<std::string, std::int64_t> bytes;
+  if (domain_ != nullptr) {
+    bytes[options_.mapped_transport] = mapped_bytes_;
+    for (const auto& link : mapped_links_) {
+      bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
+    }
+    for (const auto& link : mail_links_) {
+      bytes[options_.mapped_transport] += link != nullptr ? link->bytes_sent : 0;
+    }
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (const Link* link = message_link(r); link != nullptr) {
+      bytes[std::string(link->transport())] += executor_->sent(r) + messages_->sent(r);
+    }
+  }
+  return bytes;
 }
 
 // How the memory of each member can be read.
