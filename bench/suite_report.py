@@ -184,7 +184,7 @@ def _pairs(rows: list[Row], level: str) -> Iterator[tuple[int, str, str, float, 
             time_us = limit.of_row(ours, of_run) if name == LIMIT else theirs["time_us"] if theirs else None
             if time_us is not None:
                 yield nbytes, placement, name, ours["time_us"], time_us
-            # Over TCP the exchange of which the limit is made is a bare loop, too.
+            # Over TCP the exchange of which the limit is made is a bare loop, too, where it is not the limit itself.
             exchange = limit.times(of_run, nbytes, placement).get("exchange")
             if exchange is not None and exchange != time_us:
                 yield nbytes, placement, "bare", ours["time_us"], exchange
