@@ -17,8 +17,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import built
 import namespaces
 import net.hosts
+import tiers
 from bench_runs import BENCH
 from net.ranks import HostGroup, host_group
 from pool import Pools, make_group
@@ -28,6 +30,40 @@ MARK = "TESTS_OF_COLLECTIVES"
 os.environ[MARK] = uuid.uuid4().hex
 # Likewise: one that crashes says where its Python code was.
 os.environ["PYTHONFAULTHANDLER"] = "1"
+
+# Half of the time of a test is spent waiting: for a deadline, for a process that starts or ends.
+WORKERS_OF_A_CORE = 2
+# The files that take longest begin first, so that no worker is left with one of them when the others are done.
+LONGEST = (
+    "test_tensorflow_failures",
+    "test_conformance_parts",
+    "test_conformance",
+)
+
+pytest_addoption = tiers.add_options
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    built.begin()
+    tiers.configure(config)
+
+
+def pytest_unconfigure() -> None:
+    built.end()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many processes share the tests; a single file is run by this one."""
+    files = {argument.partition("::")[0] for argument in config.args}
+    one = len(files) == 1 and all(file.endswith(".py") for file in files)
+    return 0 if one else WORKERS_OF_A_CORE * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.deselect(config, items)
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))  # stable: else the order stays
+
 
 TOLERANCE = 4  # descriptors: pytest and its plugins open some of their own on the way, none of the kinds in OURS
 OURS = ("eventfd", "memfd:", "socket:")

@@ -5,29 +5,36 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import built
 import ml_dtypes
 import numpy as np
 
 SOURCES = Path(__file__).parent / "fake_nccl"
 CSRC = Path(__file__).parent.parent / "csrc"
+NAME = "libnccl.so.2"
 
 
 def build(folder: Path, *defines: str) -> Path:
     """The library, with its real name, in a folder of its own. It is a table of devices as well."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "libnccl.so.2"
+    made = built.once("-".join(["fake_nccl", *defines]), lambda where: _compile(where, defines))
+    return Path(shutil.copy(made / NAME, folder / NAME))
+
+
+def _compile(folder: Path, defines: Sequence[str]) -> None:
     flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"]
     sources = [str(source) for source in sorted(SOURCES.glob("*.cc"))]
     names = [f"-D{name}" for name in defines]
     compiler = os.environ.get("CXX", "g++")
-    command = [compiler, *flags, *names, f"-I{CSRC}", "-Wl,-soname,libnccl.so.2", "-o", str(path), *sources]
+    command = [compiler, *flags, *names, f"-I{CSRC}", f"-Wl,-soname,{NAME}", "-o", str(folder / NAME), *sources]
     subprocess.run(command, check=True, timeout=240)
-    return path
 
 
 def variables(library: Path, folder: Path, settings: str = "") -> dict[str, str]:

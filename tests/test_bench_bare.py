@@ -8,6 +8,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import built
 import numpy as np
 import pytest
 from bench_runs import run_bench
@@ -24,8 +25,8 @@ def bare(bench_module):
 class Ranks:
     """All ranks' loops in one process."""
 
-    def __init__(self, bare, folder, size):
-        library = bare.loops.build("bare", folder)
+    def __init__(self, bare, size):
+        library = built.once("bare", lambda folder: bare.loops.build("bare", folder)) / "bare.so"
         file = bare.loops.shared_memory(bare.loops.shared_bytes(library, size))
         self.ranks = [bare.loops.Loops.open(library, file, rank, size) for rank in range(size)]
         os.close(file)
@@ -47,8 +48,8 @@ class Ranks:
 
 
 @pytest.fixture(params=[2, 3, 4])
-def ranks(request, bare, tmp_path):
-    found = Ranks(bare, tmp_path, request.param)
+def ranks(request, bare):
+    found = Ranks(bare, request.param)
     yield found
     found.close()
 

@@ -13,6 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import built
 import numpy as np
 import pytest
 from bench_runs import BENCH
@@ -26,8 +27,8 @@ CONFIG_REST = (False, 1.0, 1.0, 1)  # check, timeout, duration, seed
 class Pair:
     """Both ranks' primitives in one process, and the memory they share."""
 
-    def __init__(self, memcpy, folder):
-        library = memcpy.loops.build("memcpy", folder)
+    def __init__(self, memcpy):
+        library = built.once("memcpy", lambda folder: memcpy.loops.build("memcpy", folder)) / "memcpy.so"
         file = memcpy.loops.shared_memory(memcpy.loops.shared_bytes(library, HUGE))
         self.memory = np.frombuffer(mmap.mmap(file, 0), np.uint8)
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -70,8 +71,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(bench_module, tmp_path):
-    both = Pair(bench_module("peers.memcpy"), tmp_path)
+def pair(bench_module):
+    both = Pair(bench_module("peers.memcpy"))
     yield both
     both.close()
 

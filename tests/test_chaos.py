@@ -1,4 +1,4 @@
-"""Short forms of chaos.py: a hundred kills, some stops, a soak of seconds. docs/reliability.md has the long ones."""
+"""Short forms of chaos.py: dozens of kills, some stops, a soak of seconds. docs/reliability.md has the long ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import chaos_jobs
 import chaos_ranks
 import chaos_soak
+import tiers
 from chaos_trials import PROMISED, Result, attempt
 
 SEED = 6
@@ -35,8 +36,8 @@ def run(jobs: chaos_jobs.Jobs, fault: str, transport: str, trials: int) -> list[
 
 @pytest.mark.parametrize("transport", chaos_jobs.TRANSPORTS)
 def test_kills(jobs: chaos_jobs.Jobs, transport: str) -> None:
-    """A hundred in all, each with every survivor in time."""
-    results = run(jobs, "kill", transport, 25)
+    """48 in all, a hundred in the full tier, each with every survivor in time."""
+    results = run(jobs, "kill", transport, tiers.few(12, full=25))
     late = sorted(t for result in results for t in result.late)
     assert len(late) == sum(result.size - 1 for result in results)
     # Single ranks may wait for a core; where most are late it is not the machine.
@@ -50,14 +51,14 @@ def test_stops(jobs: chaos_jobs.Jobs, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp", "mixed"])
 def test_stopped_for_a_while(jobs: chaos_jobs.Jobs, transport: str) -> None:
-    run(jobs, "resume", transport, 5)
+    run(jobs, "resume", transport, tiers.few(3, full=5))
 
 
 @pytest.mark.parametrize("transport", ["shm", "mixed"])
 def test_soak(jobs: chaos_jobs.Jobs, transport: str) -> None:
     if transport not in chaos_jobs.usable_transports():
         pytest.skip("several hosts need root and the command `ip`")
-    faults, line = chaos_soak.soak(jobs, transport, 10.0, SEED, growth=chaos_soak.SHORT_GROWTH)
+    faults, line = chaos_soak.soak(jobs, transport, tiers.few(5, full=10), SEED, growth=chaos_soak.SHORT_GROWTH)
     assert not faults, (faults, line)
 
 

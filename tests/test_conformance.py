@@ -1,4 +1,7 @@
-"""Every collective x element type x op x algorithm of the registry x transport, for 1 to 8 ranks, against NumPy."""
+"""Every collective x element type x op x algorithm of the registry x transport, for 1 to 8 ranks, against NumPy.
+
+The short tier has, for each transport and number of ranks, every pair of two other settings (see tiers.py).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+import tiers
 from conformance import (
     BITWISE,
     COMPLEX,
@@ -35,8 +39,8 @@ def group(request: pytest.FixtureRequest, pools: Pools) -> Any:
     return pools.get(n, transport)
 
 
-def matrix(group: Any, sizes: Any, kinds: list[tuple[str, str]]) -> list[Case]:
-    """The full cross product; the root goes round, so that every algorithm meets every root."""
+def product(group: Any, sizes: Any, kinds: list[tuple[str, str]]) -> list[Case]:
+    """Everything with everything, but that the root goes round, so that every algorithm meets every root."""
     algorithms = group.run(usable_algorithms)[0]
     cases = []
     for collective in ("all_reduce", "reduce", "broadcast"):
@@ -49,6 +53,11 @@ def matrix(group: Any, sizes: Any, kinds: list[tuple[str, str]]) -> list[Case]:
     return cases
 
 
+def matrix(group: Any, sizes: Any, kinds: list[tuple[str, str]]) -> list[Case]:
+    """The product, of which the short tier has a sample for each group."""
+    return tiers.thinned(product(group, sizes, kinds), salt=(group.size, group.transport))
+
+
 def around(dtype: str, borders: list[int]) -> list[int]:
     """Counts of elements around borders in bytes."""
     width = numpy_dtype(dtype).itemsize
@@ -57,16 +66,13 @@ def around(dtype: str, borders: list[int]) -> list[int]:
 
 def test_everything_small(group: Any) -> None:
     """Sizes 0, 1, odd, and around what fits beside the signature."""
-    cases = matrix(group, lambda dtype: [0, 1, 7, *around(dtype, [INLINE])], MEANINGFUL)
-    if group.size in (6, 7):  # a third, another one in each
-        cases = cases[group.size % 3 :: 3]
-    judge(group, cases, 64)
+    judge(group, matrix(group, lambda dtype: [0, 1, 7, *around(dtype, [INLINE])], MEANINGFUL), 64)
 
 
 def test_every_root(group: Any) -> None:
-    cases = [c for c in matrix(group, lambda _: [3, 33], [("float32", "sum"), ("bool", "min")]) if c.root == 0]
-    cases = [c._replace(root=r) for c in cases if c.collective != "all_reduce" for r in range(group.size)]
-    judge(group, cases, 64)
+    cases = product(group, lambda _: [3, 33], [("float32", "sum"), ("bool", "min")])
+    every = dict.fromkeys(c._replace(root=r) for c in cases if c.collective != "all_reduce" for r in range(group.size))
+    judge(group, tiers.thinned(list(every), salt=(group.size, group.transport)), 64)
 
 
 def test_at_the_borders_of_boxes(group: Any) -> None:
@@ -77,21 +83,18 @@ def test_at_the_borders_of_boxes(group: Any) -> None:
     def sizes(dtype: str) -> list[int]:
         return around(dtype, borders)
 
-    cases = matrix(group, sizes, kinds)
-    # Everything for one type; of the others every third case, another one in each group.
-    cases = [c for i, c in enumerate(cases) if c.dtype == "float32" or (i + group.size) % 3 == 0]
-    judge(group, cases, borders[-1] + 1)
+    judge(group, matrix(group, sizes, kinds), borders[-1] + 1)
 
 
 def test_large(group: Any) -> None:
     """A sample of what is larger than all boxes together, chosen by a seed; a small one where neighbours have more."""
     few = group.size in (6, 7)
     rng = random.Random(f"{group.size} {group.transport}")
-    cases = matrix(group, lambda _: [300_007], MEANINGFUL)
+    cases = product(group, lambda _: [300_007], MEANINGFUL)
     by_algorithm: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         by_algorithm.setdefault((case.collective, case.algorithm), []).append(case)
-    chosen = [case for same in by_algorithm.values() for case in rng.sample(same, 1 if few else 3)]
+    chosen = [case for same in by_algorithm.values() for case in rng.sample(same, 1 if few else tiers.few(2, full=3))]
     judge(group, chosen, 300_007)
     if not few:
         # Parts of EXCHANGE, but that the last one is longer, since the others end where cache lines do; and more than

@@ -1,14 +1,19 @@
-"""Arrays of all shapes and layouts, lists of arrays, and symmetric memory."""
+"""Arrays of all shapes and layouts, lists of arrays, and symmetric memory.
+
+In the short tier each group runs every third case, another one than other groups.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import tiers
 from conformance import (
     COMPLEX,
     DTYPES,
@@ -25,6 +30,21 @@ from pool import Pools
 
 TRANSPORTS = ["local", "shm", "tcp"]
 GROUPS = [(2, t) for t in TRANSPORTS] + [(3, t) for t in TRANSPORTS] + [(5, "shm")]
+
+
+class Share(NamedTuple):
+    """Every so-manieth case, told to the ranks: which ones is the same on all ranks, and differs by group."""
+
+    first: int
+    divisor: int
+
+    @classmethod
+    def of(cls, group: Any) -> Share:
+        return cls(group.size + TRANSPORTS.index(group.transport), tiers.few(3, full=1))
+
+    def taken(self) -> Iterator[bool]:
+        """Of case after case, whether it is one of them."""
+        return (number % self.divisor == 0 for number in itertools.count(self.first))
 
 
 def flat(reports: list[list[str]]) -> list[str]:
@@ -72,13 +92,16 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 SHAPES = [(), (0,), (1,), (3, 0, 2), (7,), (4, 5), (2, 3, 4, 5), (257, 129), (1, 40000)]
 
 
-def layouts(comm: Any, seed: int) -> list[str]:
+def layouts(comm: Any, seed: int, share: Share) -> list[str]:
     """Every layout of input and output, each collective, in place and out of place."""
     rng = random.Random(seed)  # the same on all ranks
+    taken = share.taken()
     failures = []
     for shape in SHAPES:
         for inner in LAYOUTS:
             for outer in (None, *LAYOUTS):
+                if not next(taken):
+                    continue
                 dtype = rng.choice(DTYPES)
                 if dtype in ("bfloat16", *FLOAT8) and "big-endian" in (inner, outer):
                     dtype = "float16"
@@ -119,7 +142,8 @@ def layouts(comm: Any, seed: int) -> list[str]:
 
 @pytest.mark.parametrize(("n", "transport"), GROUPS)
 def test_layouts(pools: Pools, n: int, transport: str) -> None:
-    failures = flat(pools.get(n, transport).run(layouts, n))
+    group = pools.get(n, transport)
+    failures = flat(group.run(layouts, n, Share.of(group)))
     assert not failures, "\n".join(failures[:20])
 
 
@@ -141,13 +165,16 @@ def lists_of(rng: random.Random) -> list[list[int]]:
     ]  # fmt: skip
 
 
-def lists(comm: Any, algorithms: dict[str, list[str]], seed: int) -> dict[str, Any]:
+def lists(comm: Any, algorithms: dict[str, list[str]], seed: int, share: Share) -> dict[str, Any]:
     rng = random.Random(seed)
+    taken = share.taken()
     failures = []
     before = comm.bytes_by_transport()
     for collective in ("all_reduce", "broadcast", "reduce"):
         for algorithm in algorithms[collective]:
             for counts in lists_of(rng):
+                if not next(taken):
+                    continue
                 dtype = rng.choice(["float32", "bfloat16", "int8", "float64", "bool"])
                 root = rng.randrange(comm.size)
                 kind = rng.choice(["in place", "out of place", "mixed layouts"])
@@ -189,17 +216,20 @@ def lists(comm: Any, algorithms: dict[str, list[str]], seed: int) -> dict[str, A
 def test_lists(pools: Pools, n: int, transport: str) -> None:
     group = pools.get(n, transport)
     algorithms = group.run(usable_algorithms)[0]
-    reports = group.run(lists, algorithms, n, limit=120)
+    reports = group.run(lists, algorithms, n, Share.of(group), limit=120)
     failures = [text for report in reports for text in report["failures"]]
     assert not failures, "\n".join(failures[:20])
     assert_transport(group, [report["bytes"] for report in reports], True)
 
 
-def symmetric(comm: Any, algorithms: dict[str, list[str]]) -> list[str]:
+def symmetric(comm: Any, algorithms: dict[str, list[str]], share: Share) -> list[str]:
     """Arrays of comm.empty as inputs and outputs, mixed with ordinary ones; pieces of one; freed and used again."""
+    taken = share.taken()
     failures = []
     for dtype in ("float32", "float16", "uint8", "int64"):
         for count in (1, 10, 1000, 65_537, 400_003):
+            if not next(taken):
+                continue
             sources = [values(dtype, False, count, r) for r in range(comm.size)]
             exact, loose, _ = reduced(sources, "sum")
             mine = sources[comm.rank]
@@ -262,7 +292,7 @@ def symmetric(comm: Any, algorithms: dict[str, list[str]]) -> list[str]:
 def test_symmetric(pools: Pools, n: int, transport: str) -> None:
     group = pools.get(n, transport)
     algorithms = group.run(usable_algorithms)[0]
-    failures = flat(group.run(symmetric, algorithms, limit=120))
+    failures = flat(group.run(symmetric, algorithms, Share.of(group), limit=120))
     assert not failures, "\n".join(failures[:20])
 
 

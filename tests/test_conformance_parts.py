@@ -1,7 +1,7 @@
 """Collectives of parts: every algorithm of the registry x transport, for 1 to 8 ranks, against NumPy.
 
 What does not multiply is chosen at random, from a seed of the group's own, so that over all groups all combinations of
-two settings occur. Where that is too much, a group runs a sample of the cases.
+two settings occur. Where that is too much, a group runs a sample of the cases, in the short tier a smaller one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiers
 from conformance import DTYPES, MEANINGFUL, numpy_dtype, values
 from conformance_parts import LAYOUTS, PARTS, ROOTED, Case, Shape, judge, parts, usable_algorithms
 from pool import Pools
@@ -73,8 +74,16 @@ def small_cases(rng: random.Random, algorithms: list[tuple[str, str]], n: int) -
             )
 
 
+def settings(case: Case) -> tuple[Any, ...]:
+    """Those of which every two values are to meet."""
+    without_shape = case.scalar and 1 in case.rows[0] and case.trailing == ((),)
+    of_call = (case.form, case.told, case.as_list, without_shape)
+    return (case.collective, case.algorithm, case.dtype, case.op, case.root, *of_call)
+
+
 def test_everything_small(group: Any) -> None:
     cases = list(small_cases(rng_of(group), group.run(usable_algorithms)[0], group.size))
+    cases = tiers.thinned(cases, settings, (group.size, group.transport))
     if group.size <= 4:
         assert {(c.dtype, c.op) for c in cases if c.collective == "reduce_scatter"} == set(MEANINGFUL)
     assert {(c.collective, c.root) for c in cases} >= {(c, r) for c in ROOTED for r in range(group.size)}
@@ -115,7 +124,8 @@ def test_at_the_borders_of_boxes(group: Any) -> None:
     """A slot holds a chunk for each reader, so its size divided by their number is a border too."""
     n, rng = group.size, rng_of(group)
     borders = [STAGE // max(1, n - 1) // 64 * 64, STAGE, SEGMENT]
-    cases = share(rng, border_cases(group, rng, borders, ["int32", "int64", "uint8", "int16"]), 3)
+    cases = border_cases(group, rng, borders, ["int32", "int64", "uint8", "int16"])
+    cases = share(rng, cases, tiers.few(6, full=3))
     for dtype in sorted({c.dtype for c in cases}):
         judge(group, [c for c in cases if c.dtype == dtype], n * (SEGMENT // numpy_dtype(dtype).itemsize + 1))
 
@@ -126,7 +136,7 @@ def test_large(group: Any) -> None:
     for collective, algorithm in group.run(usable_algorithms)[0]:
         rows = parts(collective, n, rng.choice([[400_007 // n, 11], [100_003]]))
         cases.append(vary(rng, Case(collective, algorithm, "int32", (rows,), root=rng.randrange(n))))
-    judge(group, share(rng, cases, 3), 100_003 * max(4, n))
+    judge(group, share(rng, cases, tiers.few(6, full=3)), 100_003 * max(4, n))
 
 
 @pytest.mark.parametrize(("n", "transport"), TINY)
@@ -150,7 +160,7 @@ def test_layouts(group: Any) -> None:
         # The layout of the output matters where there is one.
         form = "out" if out_layout != "plain" and case.form == "new" else case.form
         cases.append(case._replace(layout=layout, out_layout=out_layout, form=form))
-    judge(group, share(rng, cases, 4), 40_000)
+    judge(group, share(rng, cases, tiers.few(12, full=4)), 40_000)
 
 
 def lists(collective: str, n: int) -> list[tuple[tuple[tuple[int, ...], ...], tuple[Shape, ...]]]:
@@ -177,7 +187,7 @@ def test_lists(group: Any) -> None:
                 layout = rng.choice(LAYOUTS)
                 case = Case(collective, algorithm, dtype, rows, trailing, root=rng.randrange(n), as_list=True)
                 cases.append(vary(rng, case)._replace(form=form, layout=layout, out_layout=layout))
-    judge(group, share(rng, cases, 3), 60_000)
+    judge(group, share(rng, cases, tiers.few(9, full=3)), 60_000)
 
 
 def test_in_flight(group: Any) -> None:
@@ -189,7 +199,7 @@ def test_in_flight(group: Any) -> None:
             case = vary(rng, Case(collective, algorithm, rng.choice(WIDTHS), (rows,), root=rng.randrange(n)))
             cases.append(case._replace(layout=rng.choice(LAYOUTS), out_layout=rng.choice(LAYOUTS)))
     rng.shuffle(cases)
-    judge(group, cases[: len(cases) // 2], 20_000 * n, at_a_time=13)
+    judge(group, cases[: len(cases) // tiers.few(4, full=2)], 20_000 * n, at_a_time=13)
 
 
 def same_bits(comm: Any, dtype: str, op: str, rows: list[list[int]]) -> list[Any]:

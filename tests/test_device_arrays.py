@@ -16,8 +16,8 @@ from pool import make_group
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake_device"))
+def library() -> Path:
+    return build()
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ COLLECTIVES = (
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake"))
+def library() -> Path:
+    return build()
 
 
 def check(library: Path, call: str, **variables: str) -> str:

@@ -9,8 +9,8 @@ from fake_devices import build, in_child
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake"))
+def library() -> Path:
+    return build()
 
 
 @pytest.mark.parametrize("what", ["every_collective", "every_type", "disagreement", "failures"])

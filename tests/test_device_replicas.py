@@ -9,8 +9,8 @@ from fake_devices import build, in_child
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake"))
+def library() -> Path:
+    return build()
 
 
 def check(library: Path, call: str, **variables: str) -> str:

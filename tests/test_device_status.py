@@ -24,8 +24,8 @@ print(json.dumps(status))
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake"))
+def library() -> Path:
+    return build()
 
 
 def test_found(library: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pool
 import pytest
+import tiers
 from pool import Outcome, Pools
 
 NOTICED = 2.0  # seconds: one that the library has, one for a busy machine to run all ranks
@@ -93,6 +94,7 @@ def kill(group: Any, victim: int) -> float:
     return now
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("name", "asynchronous"), WAYS, ids=lambda w: {False: "blocking", True: "async"}.get(w, w))
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_killed_while_others_wait(pools: Pools, transport: str, name: str, asynchronous: bool) -> None:
@@ -162,7 +164,7 @@ def loop(comm: Any, seed: int) -> int:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("trial", range(10))
+@pytest.mark.parametrize("trial", range(tiers.few(5, full=10)))
 def test_killed_at_any_instant(pools: Pools, transport: str, trial: int) -> None:
     rng = random.Random(1000 + trial)
     n = rng.choice([2, 3, 4])
@@ -195,6 +197,7 @@ def leave(comm: Any, how: str) -> None:
         comm.all_reduce(np.ones(10))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("how", ["os._exit", "raises", "closes", "drops"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("n", [2, 3])

@@ -204,6 +204,7 @@ def cases() -> list[Any]:
     return found
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("n", "transport", "kind"), cases())
 def test_every_rank_raises(pools: Pools, n: int, transport: str, kind: str) -> None:
     culprit = (list(KINDS).index(kind) + n) % n

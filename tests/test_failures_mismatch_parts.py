@@ -120,6 +120,7 @@ def disagree(comm: Any, kind: str, culprit: int) -> dict[str, Any]:
     return contradict(comm, kind, culprit, kinds=KINDS | SHAPES)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)

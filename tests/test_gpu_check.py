@@ -16,9 +16,9 @@ from pool import make_group
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def one() -> Iterator[Any]:
     """A process with fake devices."""
-    library = build(tmp_path_factory.mktemp("fake_device"))
+    library = build()
     group = make_group(1, "shm", variables={"COLLECTIVES_CUDA_LIB": str(library)})
     yield group
     group.close()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiers
 from collectives import _core
 from pool import TRANSPORTS, Pools
 from threaded import in_threads
@@ -211,7 +212,7 @@ def many_in_flight(comm: Any, seed: int) -> None:
 
 @pytest.mark.parametrize(("n", "transport"), [g for g in GROUPS if g[0] in (2, 4, 5)])
 def test_many_groups_in_flight(pools: Pools, n: int, transport: str) -> None:
-    for seed in range(3):
+    for seed in range(tiers.few(1, full=3)):
         pools.get(n, transport).run(many_in_flight, seed)
 
 

@@ -102,6 +102,7 @@ def cases() -> list[Any]:
     return found
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("n", "transport", "kind", "in_turn"), cases())
 def test_both_sides_name_the_mismatch(pools: Pools, n: int, transport: str, kind: str, in_turn: bool) -> None:
     source, dest = (n - 1, 0) if list(KINDS).index(kind) % 2 else (0, n - 1)

@@ -35,6 +35,7 @@ from reducing import (
 )
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("dtype", "op"), MEANINGFUL)
 def test_matches_the_tree_model(isa: str, dtype: str, op: str) -> None:
@@ -45,6 +46,7 @@ def test_matches_the_tree_model(isa: str, dtype: str, op: str) -> None:
             assert_same(reduced(isa, dtype, op, sources, divisor=n), model(dtype, op, sources, n))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("dtype", "op"), REPRESENTATIVE)
 class TestEveryPath:
@@ -121,6 +123,7 @@ def test_every_type_and_operation_is_here() -> None:
     assert set(_core._op_names()) == set(OPS)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("n", [2, 5, 9, 20])
@@ -191,6 +194,7 @@ class TestConversions:
         assert_same(reduced(isa, dtype, "avg", [a] * 20, divisor=20), a)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("op", ARITHMETIC)

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+import tiers
 from pool import Pools
 from shrinking import assert_survived, one_shrink, survive
 
@@ -37,7 +38,7 @@ def kill_some(pools: Pools, trial: int) -> None:
     assert_survived(outcomes, left, -1 if trial % 4 >= 2 else 1)
 
 
-@pytest.mark.parametrize("trial", range(40))
+@pytest.mark.parametrize("trial", range(tiers.few(12, full=40)))
 def test_killed_at_any_instant(pools: Pools, trial: int) -> None:
     kill_some(pools, trial)
 

@@ -44,6 +44,7 @@ CASES = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("program, kind, n", CASES)
 def test_losses_equal_those_of_tensorflow(program, kind, n):
     before = _ops.replica_bytes()
