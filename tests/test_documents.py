@@ -262,3 +262,12 @@ def test_what_documents_mention_exists(path: Path) -> None:
         if not made and not placeholder and not list(ROOT.glob(mention.rstrip("/"))):
             missing.add(mention)
     assert not missing, f"{path.name} mentions {sorted(missing)}"
+
+
+def test_what_sources_mention_of_the_documents_exists() -> None:
+    folders = ("bench", "csrc", "examples", "python", "tools")
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*")):
+        if path.suffix in (".py", ".cc", ".h", ".cu", ".cuh", ".c", ".txt"):
+            for mention in re.findall(r"\bdocs/[\w./-]*\w", path.read_text(encoding="utf-8")):
+                known_here = IN_CHECKOUT or not OUTSIDE_SDIST.search(mention)
+                assert not known_here or (ROOT / mention).exists(), f"{path.relative_to(ROOT)} mentions {mention}"
