@@ -271,11 +271,13 @@ def test_what_documents_mention_exists(path: Path) -> None:
 def test_entries_of_the_laboratory_are_complete() -> None:
     entries = [entry for path in DOCS.glob("lab/[!i]*.md") for entry in path.read_text().split("\n## ")[1:]]
     assert len(entries) > 50 or not IN_CHECKOUT
+    listed = (DOCS / "lab" / "index.md").read_text() if entries else ""
     for entry in entries:
         name = entry.partition("\n")[0]
         assert re.search(r"^\*[^*\n]*\b20\d\d-\d\d-\d\d", entry, re.MULTILINE), f"{name}: no date in italics"
         assert "**Question.**" in entry, f"{name}: no question"
         assert "**Verdict" in entry or "| verdict |" in entry, f"{name}: no verdict"
+        assert re.search(rf"^\| \| {re.escape(name)} \| [^|]+ \|$", listed, re.MULTILINE), f"{name}: not in the index"
 
 
 def test_what_sources_mention_of_the_documents_exists() -> None:
