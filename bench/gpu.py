@@ -2,7 +2,7 @@
 
     python bench/gpu.py
     python bench/gpu.py --quick
-    python bench/gpu.py --replicas 2,8 --sizes 64K,64M --json bench/results/gpu.json
+    python bench/gpu.py --replicas 2,8 --sizes 64K,64M --json gpu.json
 
 Each way reads N arrays of float32 and writes their sum into N others. Beside this library's RingAllReduce,
 HierarchicalCopyAllReduce and ReductionToOneDevice are measured

@@ -2,7 +2,7 @@
 
     python bench/gpu_check.py                      # every check; exit code 1 when one fails
     python bench/gpu_check.py --only streams,nccl
-    python bench/gpu_check.py --json bench/results/gpu_check.json
+    python bench/gpu_check.py --json gpu_check.json
 
 Prints a line for each check: whether it passed, what it found, and how long it took. Without a GPU it says so, and
 exits with 0.

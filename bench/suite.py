@@ -119,7 +119,7 @@ def aims_as_text(rows: list[Row]) -> str:
     return grid([header, *cells], left)
 
 
-# The best peer's time over the limit, private buffers, cores near, on another machine (docs/performance.md). A run in
+# The best peer's time over the limit, private buffers, cores near, on another machine (docs/lab/suites.md). A run in
 # which peers are much slower than that says little: something kept them from what they can do.
 _KNOWN = {8 * K: 3.2, 64 * K: 1.9, 512 * K: 1.7, 4 * M: 1.4, 32 * M: 5.1, 128 * M: 3.8}
 _SLOWER = 1.5

@@ -1,9 +1,12 @@
-"""Puts several runs of the suite together: the tables of docs/performance.md, and its picture.
+"""Puts several runs of the suite together: what was aimed at and reached, and the rows that publish it.
 
     python bench/allreduce.py --vs all --json run1.json   # and run2.json, run3.json
-    python bench/suite_report.py run1.json run2.json run3.json --plot docs/performance.png
+    python bench/suite_report.py run1.json run2.json run3.json
+    python bench/suite_report.py run1.json run2.json run3.json --rows zen4 --engine eae5c2f
 
-Of each run the ratios are taken by themselves; the tables show the median of the runs and, in brackets, the lowest.
+Of each run the ratios are taken by themselves; what is published is the median of the runs. The third command puts the
+rows of the machine "zen4" into bench/results/figures.csv, in place of those that the suite gave there before; then
+bench/figures.py writes tables and pictures.
 """
 
 from __future__ import annotations
@@ -16,44 +19,100 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import figures
 import limit
 import suite
 from cases import LIMIT, NO_LIBRARIES, format_size
 from table import Row, number, pair
 
-PANELS = (
-    ("private", "c", "near"),
-    ("private", "c", "far"),
-    ("symmetric", "c", "near"),
-    ("crowded", "c", None),
-    ("tcp", "c", "near"),
-    ("tcp", "c", "far"),
-    ("broadcast", "c", "near"),
-    ("broadcast", "c", "far"),
-)
-_DASHES = {"limit": ":", "bare": "--"}  # of what is no library
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
-_MARKERS = "osD^vPX*"
 _NO_LIMIT = 1.1  # times ours: noise explains less
-_HIGHEST = 64.0  # ratios beyond are not drawn: nobody compares by them
+# Of what a run says of versions, those that no reader asks for.
+_LEFT_OUT = {"collectives", "isa", "numpy", "mpi4py", "oneccl-cpu-devel", "intel-cmplr-lib-rt"}
 
 
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what --json has written")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw all peers over ours there")
+    parser.add_argument("--rows", metavar="MACHINE", help=f"put the rows of the machine into {figures.FIGURES.name}")
+    parser.add_argument("--engine", default="", metavar="COMMIT", help="that was measured")
+    parser.add_argument("--raw", default="", metavar="TEXT", help="where the files are kept, if they are")
     arguments = parser.parse_args()
-    runs = [json.loads(file.read_text(encoding="utf-8"))["rows"] for file in arguments.files]
-    print(aims_as_markdown(runs))
-    for section in suite.SECTIONS.values():
-        levels = ("c", "python") if section.level == "both" else ("c",)
-        measured = section.tensors == 1 and any(section.rows(rows) for rows in runs)
-        for level in levels if measured else ():
-            print(f"\n{section.title}, level {level}\n\n{section_as_markdown(runs, section, level)}")
-    if arguments.plot:
-        draw(runs, arguments.plot)
+    runs = [json.loads(file.read_text(encoding="utf-8")) for file in arguments.files]
+    if arguments.rows:
+        known = figures.read(figures.FIGURES)
+        old = figures.of_suite(known, arguments.rows)
+        new = rows_of_runs(runs, arguments.rows, arguments.engine, arguments.raw)
+        figures.write(figures.FIGURES, new + [row for row in known if row not in old])
+    print(aims_as_markdown([run["rows"] for run in runs]))
     return 0
+
+
+def rows_of_runs(runs: list[dict[str, Any]], machine: str, engine: str, raw: str) -> list[figures.Figure]:
+    """One row for each size of each section, and where the cores were."""
+    about = runs[0]["about"]
+    given = {
+        "page": "performance",
+        "machine": machine,
+        "date": about["date"][:10],
+        "engine": engine,
+        "command": about["command"].removeprefix("python bench/").partition(" --json")[0],
+        "versions": ", ".join(f"{name} {of}" for name, of in about["versions"].items() if name not in _LEFT_OUT),
+        "unit": "us",
+        "raw": raw,
+    }
+    rows = [run["rows"] for run in runs]
+    found = []
+    for section in suite.SECTIONS.values():
+        # What a call from Python adds is much the same everywhere: all-reduce over shared memory shows it.
+        both = section.level == "both" and (section.collective, section.transport) == ("all_reduce", "shm")
+        for level in ("c", "python") if both else ("c",):
+            measured = _of_lists if section.tensors > 1 else _of_section
+            shape = {"what": section.collective, "transport": section.transport, "memory": section.memory}
+            found += [{**given, **shape, "level": level, **row} for row in measured(rows, section, level)]
+    return found
+
+
+def _of_section(runs: list[list[Row]], section: suite.Section, level: str) -> Iterator[figures.Figure]:
+    seen = [{found[:2] for found in _pairs(section.rows(rows), level)} for rows in runs]
+    for (nbytes, cores), (ours, peers) in sorted(_collect(runs, section, level).items()):
+        medians = {name: statistics.median(ratios) for name, ratios in peers.items()}
+        best = figures.closest(medians)
+        yield {
+            "cores": cores,
+            "n": str(section.ranks),
+            "bytes": str(nbytes),
+            "runs": str(sum((nbytes, cores) in places for places in seen)),
+            "median": number(statistics.median(row["time_us"] for row in ours)),
+            "p99": number(statistics.median(row["time_us_p99"] for row in ours)),
+            "against": best,
+            "ratio": f"{medians[best]:.2f}" if best else "",
+            "others": ";".join(f"{name} {ratio:.2f}" for name, ratio in medians.items() if name != best),
+        }
+
+
+def _of_lists(runs: list[list[Row]], section: suite.Section, level: str) -> Iterator[figures.Figure]:
+    """A list of tensors, and how many times as long one tensor of the same length takes."""
+    rows = [[row for row in section.rows(run) if row["level"] == level] for run in runs]
+    for nbytes, cores in sorted({(row["bytes"], row["placement"]) for run in rows for row in run}):
+        here = [[row for row in run if (row["bytes"], row["placement"]) == (nbytes, cores)] for run in rows]
+        pairs = [
+            (min(lists, key=lambda row: row["time_us"]), min(row["time_us"] for row in run if row["tensors"] == 1))
+            for run in here
+            if (lists := [row for row in run if row["tensors"] > 1]) and len(lists) < len(run)
+        ]
+        if pairs and cores in ("near", "far"):
+            yield {
+                "what": f"{section.collective} of {section.tensors} tensors",
+                "cores": cores,
+                "n": str(section.ranks),
+                "bytes": str(nbytes),
+                "runs": str(len(pairs)),
+                "median": number(statistics.median(row["time_us"] for row, _ in pairs)),
+                "p99": number(statistics.median(row["time_us_p99"] for row, _ in pairs)),
+                "against": "one tensor",
+                "ratio": f"{statistics.median(one / row['time_us'] for row, one in pairs):.2f}",
+            }
 
 
 def aims_as_markdown(runs: list[list[Row]]) -> str:
@@ -143,36 +202,21 @@ def _at_best(runs: list[list[Row]], aim: suite.Aim, judged: Judged, what: str) -
     return f"{judged.ratio / part:.2f}" + (less if judged.ratio / part < aim.floor else "")
 
 
-def section_as_markdown(runs: list[list[Row]], section: suite.Section, level: str) -> str:
-    """Times of ours, and each peer's over ours."""
-    found = _collect(runs, section, level)
-    names = list(dict.fromkeys(name for _, peers in found.values() for name in peers))
-    head = ["size", "cores", "ours, us", *names]
-    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-    for (nbytes, placement), (ours, peers) in sorted(found.items()):
-        cells = [format_size(nbytes), placement, number(statistics.median(ours))]
-        for name in names:
-            ratios = peers.get(name)
-            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-Found = dict[tuple[int, str], tuple[list[float], dict[str, list[float]]]]
+Found = dict[tuple[int, str], tuple[list[Row], dict[str, list[float]]]]
 
 
 def _collect(runs: list[list[Row]], section: suite.Section, level: str) -> Found:
-    """By size and placement: the times of ours, and the ratios of each peer. The limit counts as a peer."""
+    """By size and placement: the rows of ours, and the ratios of each peer. The limit counts as a peer."""
     found: Found = {}
     for rows in runs:
         for nbytes, placement, name, ours, theirs in _pairs(section.rows(rows), level):
-            times, peers = found.setdefault((nbytes, placement), ([], {}))
-            times.append(ours)
-            peers.setdefault("limit" if name == LIMIT else name, []).append(theirs / ours)
+            mine, peers = found.setdefault((nbytes, placement), ([], {}))
+            mine.append(ours)
+            peers.setdefault("limit" if name == LIMIT else name, []).append(theirs / ours["time_us"])
     return found
 
 
-def _pairs(rows: list[Row], level: str) -> Iterator[tuple[int, str, str, float, float]]:
+def _pairs(rows: list[Row], level: str) -> Iterator[tuple[int, str, str, Row, float]]:
     rows = [row for row in rows if row["level"] == level and row["placement"] in ("near", "far")]
     for name in dict.fromkeys(row["against"] for row in rows if row["against"]):
         of_run = [row for row in rows if row["against"] == name]
@@ -183,67 +227,11 @@ def _pairs(rows: list[Row], level: str) -> Iterator[tuple[int, str, str, float, 
                 continue
             time_us = limit.of_row(ours, of_run) if name == LIMIT else theirs["time_us"] if theirs else None
             if time_us is not None:
-                yield nbytes, placement, name, ours["time_us"], time_us
+                yield nbytes, placement, name, ours, time_us
             # Over TCP the exchange of which the limit is made is a bare loop, too, where it is not the limit itself.
             exchange = limit.times(of_run, nbytes, placement).get("exchange")
             if exchange is not None and exchange != time_us:
-                yield nbytes, placement, "bare", ours["time_us"], exchange
-
-
-def draw(runs: list[list[Row]], path: Path) -> None:
-    """Each peer's time over ours, against size."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    figure, axes = pyplot.subplots(2, 4, figsize=(20, 8.5), constrained_layout=True)
-    styles: dict[str, dict[str, Any]] = {}
-    for panel, (key, level, placement) in zip(axes.flat, PANELS, strict=True):
-        section = suite.SECTIONS[key]
-        found = _collect(runs, section, level)
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for (nbytes, where), (_, peers) in sorted(found.items()):
-            # Where placements are not told apart, the one that most runs were in.
-            if where == (placement or "near"):
-                for name, ratios in peers.items():
-                    lines.setdefault(name, []).append((nbytes, statistics.median(ratios)))
-        for name, points in lines.items():
-            if name not in styles:
-                i = len([n for n in styles if n not in _DASHES])
-                styles[name] = (
-                    {"color": "#000000", "linestyle": _DASHES[name]}
-                    if name in _DASHES
-                    else {
-                        "color": _COLOURS[i % len(_COLOURS)],
-                        "marker": _MARKERS[i % len(_MARKERS)],
-                        "markersize": 4.5,
-                    }
-                )
-            xs, ys = zip(*points, strict=True)
-            panel.plot(xs, ys, label=name, linewidth=1.5, **styles[name])
-        panel.axhline(1.0, color="#444444", linewidth=1)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log", base=2)
-        panel.set_ylim(top=min(_HIGHEST, panel.get_ylim()[1]))
-        panel.set_xticks([size for size in section.sizes if size != 64])
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_size(int(value))))
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.yaxis.set_minor_locator(NullLocator())
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        panel.tick_params(axis="x", labelsize=8, rotation=30)
-        panel.grid(visible=True, alpha=0.3)
-        panel.set_title(section.title + (f", cores {placement}" if placement else ""), fontsize=11)
-    for panel in axes[:, 0]:
-        panel.set_ylabel("time over ours (above 1: ours is faster)")
-    handles = {}
-    for panel in axes.flat:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), fontsize=10)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+                yield nbytes, placement, "bare", ours, exchange
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The shape of the repository: who includes whom, one algorithm a file, short files, no dangling mentions."""
+"""The shape of the repository: who includes whom, one algorithm a file, short files."""
 
 from __future__ import annotations
 
@@ -178,24 +178,6 @@ def test_files_are_short():
         if lines > LONGEST and name(path) not in MAY_BE_LONGER:
             long[name(path)] = lines
     assert not long, f"split these files: {long}"
-
-
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
-def test_what_documents_mention_exists(path):
-    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
-    links = {link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
-    missing = {link for link in links if link and not (path.parent / link).exists()}
-    folders = [p.name for p in ROOT.iterdir() if p.is_dir() and (p.name == ".ci" or not p.name.startswith("."))]
-    top = "|".join(re.escape(folder) for folder in folders)
-    for mention in re.findall(rf"`((?:{top})/[^`\s]*)`", text):
-        made = mention.startswith("build/")
-        placeholder = "<" in mention
-        if not made and not placeholder and not list(ROOT.glob(mention.rstrip("/"))):
-            missing.add(mention)
-    assert not missing, f"{name(path)} mentions {sorted(missing)}"
 
 
 def test_the_algorithms_of_the_readme_are_those_of_the_engine():

@@ -24,10 +24,10 @@ namespace {
 
 namespace py = pybind11;
 
-// See Limits::read_bytes: as measured, docs/performance.md.
+// See Limits::read_bytes: as measured, docs/lab/copies.md.
 constexpr std::int64_t kReadBytes = 256 << 10;
 
-// Box sizes. The defaults were measured (docs/performance.md); tests make them tiny.
+// Box sizes. The defaults were measured (docs/lab/pipelines.md); tests make them tiny.
 Limits limits_from(const py::dict& options) {
   Limits limits;
   limits.read_bytes = kReadBytes;

@@ -41,7 +41,7 @@ struct LinkCost {
   double latency_us = 0;
   double bytes_per_us = 1;
 };
-// As measured between two cores that share a cache (docs/performance.md).
+// As measured between two cores that share a cache (docs/lab/index.md).
 struct CostModel {
   LinkCost mapped{0.15, 25000};        // lines that migrate between two ranks
   double shared_bytes_per_us = 12500;  // lines that one rank writes again and again and others read

@@ -52,8 +52,8 @@ struct alignas(kCacheLine) HeaderLine {
 static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
 
 // Where the header line of a collective lies, from that of the first on. Lines that follow each other in time are far
-// apart, in steps that change: as measured (docs/performance.md). The likely reason is that whoever looks at a line is
-// else brought the next one by its prefetchers, which its owner is about to write.
+// apart, in steps that change: as measured (docs/lab/cache-lines.md). The likely reason is that whoever looks at a line
+// is else brought the next one by its prefetchers, which its owner is about to write.
 inline constexpr std::size_t kHeaderPitch = 256;
 constexpr std::size_t place_of_header(std::uint64_t sequence) {
   constexpr std::uint64_t kStep = 7;

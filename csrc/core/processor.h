@@ -11,8 +11,8 @@ struct Processor {
   // Results of an all-reduce that take the place of its input, which has just been read, are written past the caches,
   // too, where they are too large for these.
   bool streams_in_place = true;
-  // Who has just published waits a moment before it looks whether others have. As measured (docs/performance.md); the
-  // likely reason is that an early look gets into the way of a core that is about to write the line.
+  // Who has just published waits a moment before it looks whether others have (docs/lab/waits-and-looks.md). The likely
+  // reason is that an early look gets into the way of a core that is about to write the line.
   bool looks_late = false;
   // A header line, and a few lines of a box, are made this core's own as soon as the headers of the others have come,
   // so that the next stores to them need not wait for the cores that read them last: a message takes one flight in

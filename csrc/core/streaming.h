@@ -2,7 +2,7 @@
 //
 // An ordinary store fetches the line that it writes from memory first. Of results that are larger than the caches that
 // is a third of all traffic, so their lines are written past the caches: with all_to_all of 32 MiB by a third faster,
-// see docs/performance.md. In caches it is slower. (Of an all-reduce in place, the lines of the result are in a cache,
+// see docs/lab/copies.md. In caches it is slower. (Of an all-reduce in place, the lines of the result are in a cache,
 // since they have just been read; there it depends on the processor: core/processor.h.)
 #pragma once
 

@@ -1,7 +1,7 @@
 // Reading memory that another rank has written, so that it can write it again cheaply.
 //
 // A rank that writes cache lines which another core has only read pays for an ownership upgrade per line, the slowest
-// thing that two cores can do to each other (7.5 GB/s between caches on the machine of docs/performance.md, against 32
+// thing that two cores can do to each other (docs/lab/cache-lines.md: 7.5 GB/s between caches, against 32
 // for lines that are dirty at the other core). So the only reader of a box writes one byte of every line back as it
 // goes: the lines are then dirty here and migrate when their owner writes them next. Never for memory with several
 // readers. These are plain writes to memory of another rank: they come before this rank's next signal or its count of
@@ -69,7 +69,7 @@ inline void own_line(const void* line) {
 
 // Begins to fetch lines that will be written soon, while there is something to wait for. As own_line() says, it may be
 // for reading; to take so many away from other cores is slower on some processors, and hardly faster on others
-// (docs/performance.md).
+// (docs/lab/cache-lines.md).
 inline void fetch_lines_to_write(const std::byte* data, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += kTakeLine) {
     __builtin_prefetch(data + i, 1);

@@ -16,7 +16,7 @@ namespace collectives {
 // When a rank that has just published its header looks for that of another; see Processor::looks_late.
 enum class FirstLook : std::uint8_t {
   kAtOnce,
-  kFenced,          // but not before earlier loads are done; as measured (docs/performance.md)
+  kFenced,          // but not before earlier loads are done; as measured (docs/lab/cache-lines.md)
   kLateNear,        // after a pause, where cores share a cache; pays where a call is short
   kLate,            // wherever they are
   kLateByDistance,  // the same, and after two where they share none and this rank has nothing to fill

@@ -16,7 +16,7 @@ namespace collectives {
 namespace {
 
 // What is written and used again, partial results or what goes to several destinations, is in a cache close by then.
-// 8 KiB were slower (docs/performance.md).
+// 8 KiB were slower (docs/lab/replicas.md).
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
 class Reduction {
@@ -52,7 +52,7 @@ class Reduction {
       destinations = many_destinations.data();
     }
     // A kernel writes one destination, or two, as fast as memcpy would; more are faster by memcpy
-    // (docs/performance.md).
+    // (docs/lab/replicas.md).
     const int direct = m <= 2 ? m : 1;
     const bool partials = n > 2 && combination_ != Combination::kCanonical;
     const std::int64_t step = partials || direct < m ? kBlockBytes / element_ : count;

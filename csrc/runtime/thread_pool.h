@@ -51,7 +51,7 @@ class ThreadPool {
 
 // Bytes read and written from which on a call uses more than one thread. Waking a worker costs the caller 5 us and the
 // worker comes 13 to 27 us later, so less than 30 us of work gains nothing. One thread takes 1.5 us for 256 KiB, 7 for
-// 1 MiB and 34 to 45 for 4 MiB (2 replicas, in caches). See docs/performance.md.
+// 1 MiB and 34 to 45 for 4 MiB (2 replicas, in caches). See docs/lab/replicas.md.
 inline constexpr std::int64_t kParallelBytes = 4 << 20;
 
 // Calls body(slice, slices) for each of so many slices of a work that reads and writes `bytes` bytes: on this thread

@@ -26,7 +26,7 @@ __all__ = ["Group", "all_gather", "all_reduce", "broadcast", "in_flight", "reduc
 _SHOWN = 4  # names of tensors in the name of a fused call
 # A reduction over replicas is split into ops of at least so many bytes per replica, and into no more than so many,
 # where that does not change the results. Ops then begin when their own tensors are there, and hand out their results,
-# while others are at work. See docs/performance.md.
+# while others are at work. See docs/lab/tensorflow-steps.md.
 _OP_BYTES = 1 << 20
 _MOST_OPS = 8
 
