@@ -13,7 +13,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from conformance import FLOAT8, POISON, Array, assert_transport, canonical, expected, inputs, numpy_dtype, wrong
+from conformance import (
+    FLOAT8,
+    POISON,
+    Array,
+    assert_transport,
+    canonical,
+    expected,
+    forget,
+    inputs,
+    numpy_dtype,
+    wrong,
+)
 
 PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 ROOTED = ("gather", "scatter")
@@ -240,6 +251,7 @@ def check(comm: Any, cases: list[Case], most: int) -> dict[str, Any]:
         call = Call(comm, case, most)
         failures += call.faults(call.start())
     after = comm.bytes_by_transport()
+    forget(most)
     return {"failures": failures, "bytes": {name: after[name] - before.get(name, 0) for name in after}}
 
 
@@ -260,6 +272,7 @@ def check_in_flight(comm: Any, cases: list[Case], most: int, at_a_time: int) -> 
                 failures.append(call.label + "is not done after its wait")
             failures += call.faults(result)
     after = comm.bytes_by_transport()
+    forget(most)
     return {"failures": failures, "bytes": {name: after[name] - before.get(name, 0) for name in after}}
 
 

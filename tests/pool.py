@@ -476,7 +476,7 @@ def make_group(size: int, transport: str, **settings: Any) -> Any:
 class Pools:
     """One group per (size, transport, limits), made when it is first needed and again when it has failed."""
 
-    MOST_RANKS = 24  # processes at a time; those not used for longest go first
+    MOST_RANKS = 16  # processes at a time; those not used for longest go first
 
     def __init__(self) -> None:
         self._groups: dict[Any, Any] = {}
