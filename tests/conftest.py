@@ -31,13 +31,18 @@ os.environ[MARK] = uuid.uuid4().hex
 # Likewise: one that crashes says where its Python code was.
 os.environ["PYTHONFAULTHANDLER"] = "1"
 
-# Half of the time of a test is spent waiting: for a deadline, for a process that starts or ends.
-WORKERS_OF_A_CORE = 2
+# One more than there are cores: while most tests keep all cores busy, some wait for a deadline or for a process that ends.
+MORE_THAN_CORES = 1
 # The files that take longest begin first, so that no worker is left with one of them when the others are done.
 LONGEST = (
     "test_tensorflow_failures",
     "test_conformance_parts",
     "test_conformance",
+    "test_bench_tensorflow",
+    "test_cpp",
+    "test_model",
+    "test_verifier",
+    "test_tensorflow_programs",
 )
 
 pytest_addoption = tiers.add_options
@@ -56,7 +61,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """How many processes share the tests; a single file is run by this one."""
     files = {argument.partition("::")[0] for argument in config.args}
     one = len(files) == 1 and all(file.endswith(".py") for file in files)
-    return 0 if one else WORKERS_OF_A_CORE * len(os.sched_getaffinity(0))
+    return 0 if one else len(os.sched_getaffinity(0)) + MORE_THAN_CORES
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import tiers
 from bench_runs import run_bench
 
 bench = functools.partial(run_bench, program="tensorflow_step.py", timeout=280)
@@ -19,7 +20,8 @@ CONTENDERS = {
 }
 
 
-@pytest.mark.parametrize("group", CONTENDERS)
+# Each contender is a process that imports TensorFlow, or two of them.
+@pytest.mark.parametrize("group", CONTENDERS if tiers.full() else ["2 workers"])
 def test_small_run(group, tmp_path):
     file = tmp_path / "out.json"
     run = bench("--group", group, "--duration", 0.1, "--json", file)

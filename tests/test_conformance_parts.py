@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tiers
-from conformance import DTYPES, MEANINGFUL, numpy_dtype, values
+from conformance import DTYPES, MEANINGFUL, groups, numpy_dtype, values
 from conformance_parts import LAYOUTS, PARTS, ROOTED, Case, Shape, judge, parts, usable_algorithms
 from pool import Pools
 
 TRANSPORTS = ("local", "shm", "tcp")
-GROUPS = [(1, "local")] + [(n, t) for t in TRANSPORTS for n in range(2, 9)]
 TINY = [(n, "local") for n in (2, 3, 5, 8)] + [(2, "tcp"), (3, "shm"), (5, "tcp")]
 INLINE, STAGE, SEGMENT = 40, 128 << 10, 512 << 10  # bytes: where the algorithms change their ways
 WIDTHS = ("uint8", "float16", "int32", "float64", "bool")  # for collectives that only move
@@ -49,7 +48,7 @@ def share(rng: random.Random, cases: list[Case], divisor: int) -> list[Case]:
     return [cases[i] for i in sorted(rng.sample(range(len(cases)), -(-len(cases) // divisor)))]
 
 
-@pytest.fixture(scope="module", params=GROUPS, ids=lambda g: f"{g[1]}-{g[0]}")
+@pytest.fixture(scope="module", params=groups(), ids=lambda g: f"{g[1]}-{g[0]}")
 def group(request: pytest.FixtureRequest, pools: Pools) -> Any:
     return pools.get(*request.param)
 
