@@ -36,10 +36,8 @@ POISON = 0x5A
 
 
 def groups() -> list[tuple[int, str]]:
-    """1 to 8 ranks over each transport; in the short tier each number over one transport at least, 2, 3 and 5 over all."""
-    every = [
-        (n, transport) for transport in ("local", "shm", "tcp") for n in range(1, 9) if n > 1 or transport == "local"
-    ]
+    """1 to 8 ranks over each transport; in the short tier each number over one of them, and 2, 3 and 5 over all."""
+    every = [(1, "local")] + [(n, transport) for transport in ("local", "shm", "tcp") for n in range(2, 9)]
     few = {(4, "shm"), (6, "local"), (7, "tcp"), (8, "shm")}
     return [group for group in every if tiers.full() or group[0] in (1, 2, 3, 5) or group in few]
 

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import built
 import namespaces
 import net.hosts
+import nursery
 import tiers
 from bench_runs import BENCH
 from net.ranks import HostGroup, host_group
@@ -31,8 +32,8 @@ os.environ[MARK] = uuid.uuid4().hex
 # Likewise: one that crashes says where its Python code was.
 os.environ["PYTHONFAULTHANDLER"] = "1"
 
-# One more than there are cores: while most tests keep all cores busy, some wait for a deadline or for a process that ends.
-MORE_THAN_CORES = 1
+# Most tests keep all cores busy, some wait for a deadline or for a process that ends.
+WORKERS_OF_A_CORE = 2
 # The files that take longest begin first, so that no worker is left with one of them when the others are done.
 LONGEST = (
     "test_tensorflow_failures",
@@ -61,7 +62,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """How many processes share the tests; a single file is run by this one."""
     files = {argument.partition("::")[0] for argument in config.args}
     one = len(files) == 1 and all(file.endswith(".py") for file in files)
-    return 0 if one else len(os.sched_getaffinity(0)) + MORE_THAN_CORES
+    return 0 if one else WORKERS_OF_A_CORE * len(os.sched_getaffinity(0))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -123,6 +124,7 @@ def nothing_left() -> Iterator[None]:
     """Made first, hence torn down last: after the pools."""
     files_before, descriptors_before, networks_before = files(), descriptors(), net.hosts.outside()
     yield
+    nursery.close_all()
     gc.collect()
     end = time.monotonic() + GRACE
     while (descendants() or files() - files_before) and time.monotonic() < end:

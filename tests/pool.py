@@ -25,7 +25,13 @@ from multiprocessing import connection, reduction
 from pathlib import Path
 from typing import Any
 
+import nursery
+
 LIMIT = 60.0  # seconds for one call on a pool, when it does not say otherwise
+# Seconds in which an error that comes at once is seen, where other tests keep all cores busy: long before the deadlines
+# of pools. The second that is promised is judged by tests/test_chaos.py, by the median of many.
+NOTICED = 15.0
+IMPORTED = ("numpy", "ml_dtypes", "pytest", "collectives", "pool", "conformance")  # by the ranks of pools
 TRANSPORTS = ("local", "shm", "tcp")
 
 
@@ -131,14 +137,20 @@ def _join(collectives: Any, before: tuple[int, int, int]) -> Any:
     return comm
 
 
-def serve(descriptor: int) -> None:
-    """The life of a rank process: connects, then runs what comes until the pipe ends."""
+def serve(descriptor: int, listener: int = -1) -> None:
+    """The life of a rank process: connects, then runs what comes until the pipe ends.
+
+    Args:
+        listener: of the rendezvous, on a rank that inherits it.
+    """
     global _parent
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _parent = connection.Connection(descriptor)
     settings = pickle.loads(_parent.recv_bytes())
     sys.path[:] = settings["path"]
     os.environ.update(settings["variables"])
+    if listener >= 0:
+        os.environ["COLLECTIVES_RENDEZVOUS_FD"] = str(listener)
     importlib.import_module("collectives.launch._process").die_with_parent(settings["parent"])
     collectives: Any = importlib.import_module("collectives")
     if settings["limits"]:
@@ -179,19 +191,25 @@ class Rank:
         listener: socket.socket | None,
         limits: dict[str, int],
         prefix: tuple[str, ...] = (),
+        own: bool = False,
     ) -> None:
+        """`own`: in an interpreter of its own, as the variables have to be there when modules are imported."""
         ours, theirs = socket.socketpair()
         inherited = [theirs.fileno()] + ([listener.fileno()] if listener is not None else [])
         environ = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
         for name in ("COLLECTIVES_ISA", "COLLECTIVES_SYMMETRIC_HEAP"):
             if name in os.environ:
                 environ[name] = os.environ[name]
-        here = str(Path(__file__).parent)
-        program = f"import sys; sys.path.insert(0, {here!r}); import pool; pool.serve({theirs.fileno()})"
+                own = True
         with theirs:
-            self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-c", program], pass_fds=inherited, stdin=subprocess.DEVNULL, env=environ
-            )
+            if prefix or own:
+                here = str(Path(__file__).parent)
+                program = f"import sys; sys.path.insert(0, {here!r}); import pool; pool.serve(*{inherited!r})"
+                self.process: Any = subprocess.Popen(
+                    [*prefix, sys.executable, "-c", program], pass_fds=inherited, stdin=subprocess.DEVNULL, env=environ
+                )
+            else:
+                self.process = nursery.nursery(*IMPORTED).start(serve, inherited, environ)
         self.number = rank
         self.lost = False  # it owes an answer
         self.held: list[tuple[int, int, int]] = []  # before it joined each of its jobs, see `census`
@@ -355,7 +373,8 @@ class ProcessGroup(Group):
                         if inherits:
                             reduction.send_handle(old.link, listener.fileno(), old.pid)
                         continue
-                    fresh = self.rank_class(r, own, listener if inherits else None, self._limits, self.prefix(r))
+                    inherited = listener if inherits else None
+                    fresh = self.rank_class(r, own, inherited, self._limits, self.prefix(r), bool(self._variables))
                     if old is not None:
                         old.process.kill()
                         old.close()

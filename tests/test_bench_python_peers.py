@@ -10,6 +10,7 @@ import json
 import sys
 
 import pytest
+import tiers
 from bench_runs import run_bench
 
 bench = functools.partial(run_bench, "--duration", 0.02)
@@ -39,7 +40,7 @@ def environments(tmp_path):
         ("tensorflow", ["-b", 8, "-e", "8M", "-f", 1 << 20, "--op", "avg"], {"default", "subdivided"}),
         ("tensorflow", ["-b", "8K", "-e", "8K", "--op", "max", "--dtype", "bfloat16"], {"default"}),
         ("tensorflow", ["--collective", "broadcast", "-b", "1K", "-e", "1K"], {"default"}),
-    ],
+    ][:: tiers.few(2, full=1)],
 )
 def test_results_are_right(peer, arguments, ways, environments, tmp_path):
     file = tmp_path / "out.json"

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pool
 import pytest
-from pool import Pools
-
-NOTICED = 20.0  # seconds, on a busy machine
+from pool import NOTICED, Pools
 
 
 def with_child(comm: Any, how: str) -> None:

@@ -13,10 +13,9 @@ import numpy as np
 import pool
 import pytest
 from collectives import _core
-from pool import TRANSPORTS, Pools
+from pool import NOTICED, TRANSPORTS, Pools
 
 PROCESSES = ["shm", "tcp"]
-NOTICED = 2.0  # seconds: one that the library has, one for a busy machine to run all ranks
 
 
 def fails(call: Any) -> Any:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pool
 import pytest
-from pool import TRANSPORTS, Pools
+from pool import NOTICED, TRANSPORTS, Pools
 
 PROCESSES = ["shm", "tcp"]
-NOTICED = 2.0  # seconds: one that the library has, one for a busy machine to run all ranks
 LARGE = 1 << 20  # elements
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pool
 import pytest
 import replicas
-from pool import ProcessGroup
+from pool import NOTICED, ProcessGroup
 
 LARGE_PAGE = 2 << 20
 READ_BYTES = 4096  # instead of 256 KiB, so that parts of a few KiB are read
@@ -255,7 +255,7 @@ def test_killed_while_others_read(pools: Any) -> None:
             if rank != 1:
                 assert type(outcome.error).__name__ == "PeerError", outcome.text
                 assert outcome.error.peer == 1
-                assert outcome.ended - since < 2
+                assert outcome.ended - since < NOTICED
 
 
 def read_until_stopped(comm: Any) -> tuple[bool, str]:

@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from pool import NOTICED
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from namespaces import REASON
 from replicas import finish, job
-
-NOTICED = 3.0  # seconds: one that the library has, the others for a busy machine to run all ranks
 
 FAILING = r"""
 import json, os, sys

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import tf_worker_checks as checks
+from pool import NOTICED
 from tf_workers import TASKS, Workers, forget, make, say, strategy
 
 TIMEOUT = 4.0  # seconds, of collectives where somebody is missing
-LATE = 3.0  # seconds that noticing and telling may take beyond it, on a machine that is busy with other tests
+LATE = NOTICED  # seconds that noticing and telling may take beyond it
 ONE_THREAD = {"TF_NUM_INTEROP_THREADS": "1"}
 
 

@@ -19,9 +19,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
+import nursery
 from pool import Outcome, RankDied, TestTimeout
 
 LIMIT = 120.0  # seconds for one call; tracing on a busy machine takes many
@@ -29,6 +29,8 @@ LIMIT = 120.0  # seconds for one call; tracing on a busy machine takes many
 # imported TensorFlow down alone takes the interpreter 1.6 to 2 s; where six did so on two cores, up to 10 were seen.
 LEAVING = 20.0
 TASKS = (("worker", 0), ("worker", 1))
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+IMPORTED = ("tensorflow", "collectives.tensorflow", "pytest", "tf_workers")
 
 # --- in the process of a worker -------------------------------------------------------------------------------------
 
@@ -142,15 +144,9 @@ class Worker:
             if not name.startswith(("COLLECTIVES_", "TF_")) or name == "TF_NUM_INTEROP_THREADS"
         }
         config = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
-        environ.update(TF_CONFIG=json.dumps(config), TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", **variables)
-        program = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import tf_workers; "
+        environ.update(TF_CONFIG=json.dumps(config), **QUIET, **variables)
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", f"{program}tf_workers.serve({theirs.fileno()})"],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=environ,
-            )
+            self.process = nursery.nursery(*IMPORTED, **QUIET).start(serve, [theirs.fileno()], environ)
         self.task = task
         self.link = connection.Connection(ours.detach())
         self.tell({"path": sys.path, "parent": os.getpid(), "devices": devices})
