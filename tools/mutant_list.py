@@ -97,7 +97,7 @@ MUTANTS = (
         "fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), kPage);",
         "fifo_stride = round_up(kFifoCells * kFifoCellBytes, kPage);",
         "the end of the last cell of a fifo lies on the first cell of the next",
-        ("tests/test_messages_flow.py::test_both_directions_beside_collectives", "tests/test_messages.py::test_sizes"),
+        ("ctest domain_test",),
     ),
     # --- algorithms/ ---
     Mutant(

@@ -208,8 +208,9 @@ class Copy:
 class Trials:
     """All that is tried, and what came of it."""
 
-    def __init__(self, folder: Path, full: bool) -> None:
+    def __init__(self, folder: Path, full: bool, likely: bool) -> None:
         self.copy = Copy(folder)
+        self.likely = likely
         self.file = folder / "results.json"
         self.results: dict[str, Result] = {}
         if self.file.exists():
@@ -255,6 +256,8 @@ class Trials:
         phases: list[tuple[str, Any]] = []
         for killer in mutant.killers:
             phases.append(("likely killer", lambda killer=killer: self.copy.killer(killer)))
+        if self.likely:
+            return phases
         reached = [test for test in reach.Graph().reached([mutant.file]) if test.test not in NEVER]
         names = [test.name for test in reached if test.is_cxx]
         tests = [test.test for test in reached if not test.is_cxx]
@@ -293,6 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="may be given several times")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--likely", action="store_true", help="run the likely killers alone")
     parser.add_argument("--no-full", action="store_true", help="leave survivors of the short tests alone")
     parser.add_argument("--no-baseline", action="store_true", help="do not look whether the killers pass by themselves")
     parser.add_argument("--minutes", type=float, default=60, help="after which no mutant is begun (60)")
@@ -307,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no mutant {', '.join(sorted(unknown))}")
     begin = time.monotonic()
     options.folder.mkdir(parents=True, exist_ok=True)
-    trials = Trials(options.folder, not options.no_full)
+    trials = Trials(options.folder, not options.no_full, options.likely)
     if options.table:
         print(table(trials.results))
         return 0
