@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import reach
@@ -29,12 +30,16 @@ from staged import ROOT, Staged, tool
 FORMATTED = (".cc", ".cu", ".h")
 # Compiles the C++ tests once more, against an installation: here ctest runs those of the incremental build.
 NEVER = {
+    "tests/test_model.py": "its models take minutes and do not depend on the sources",
     "tests/test_cpp.py": "its C++ tests run by ctest, but for the linking of a static libstdc++",
     "tests/test_cuda_build.py": "the kernels for GPUs are not built here",
 }
 WHOLE = 150  # seconds after which no test begins, unless the rest took so long that tests had less than LEAST
 LEAST = 60
 OF_CXX = 45  # seconds for a program of ctest
+# What a file of tests takes where no run before has told, and how much more than the time is offered to the workers.
+GUESS = 10.0
+MARGIN = 1.5
 
 
 class Failed(Exception):
@@ -62,6 +67,13 @@ def changed() -> list[str]:
 
 def short(test: str) -> str:
     return Path(test).stem.removeprefix("test_")
+
+
+def cases(report: Path) -> Iterator[tuple[str, ET.Element]]:
+    """(file, test) of each test in a report of pytest."""
+    for case in ET.parse(report).iter("testcase") if report.exists() else ():
+        words = [word for word in case.get("classname", "").split(".") if not word.startswith("Test")]
+        yield "/".join(words) + ".py", case
 
 
 class Quick:
@@ -157,10 +169,12 @@ class Quick:
     def python_tests(self) -> None:
         names = [test.test for test in self.reached if not test.is_cxx]
         for name, why in NEVER.items():
-            if name in names:
+            if name in names and name not in self.changed:
                 names.remove(name)
                 self.left_out.append(f"{name}: {why}")
         budget = self.budget if self.budget is not None else max(LEAST, self.whole - self.spent())
+        reaching = len(names)
+        names, farther = self.affordable(names, budget)
         with tempfile.TemporaryDirectory(prefix="quick.") as folder:
             report = Path(folder) / "report.xml"
             workers = os.cpu_count() or 1
@@ -182,14 +196,15 @@ class Quick:
                 check=False,
             )
             late, ran = self.outcome(report)
-        whole = [name for name in names if late[name] and not ran[name]]
+            self.remember(report)
+        whole = [name for name in names if late[name] and not ran[name]] + farther
         partly = [
             f"{late[name]} of {late[name] + ran[name]} tests of {name}" for name in names if late[name] and ran[name]
         ]
         print(f"ran: {sum(ran.values())} tests of {' '.join(short(name) for name in names if ran[name])}", flush=True)
         if whole:
             self.left_out.append(
-                f"{len(whole)} of {len(names)} files of tests, the farthest, for which there was no time: "
+                f"{len(whole)} of {reaching} files of tests, the farthest, for which there was no time: "
                 + " ".join(short(name) for name in whole)
             )
         if partly:
@@ -197,16 +212,38 @@ class Quick:
         if done.returncode not in (0, 5):
             raise Failed("tests")
 
+    @property
+    def _durations(self) -> Path:
+        return self.staged.folder / "durations.json"
+
+    def affordable(self, names: list[str], budget: float) -> tuple[list[str], list[str]]:
+        """The closest files, as many as there may be time for, and the others, which need not even be collected."""
+        known = json.loads(self._durations.read_text()) if self._durations.exists() else {}
+        left = MARGIN * budget * (os.cpu_count() or 1)
+        count = 0
+        while count < len(names) and left > 0:
+            left -= known.get(names[count], GUESS)
+            count += 1
+        return names[:count], names[count:]
+
+    def remember(self, report: Path) -> None:
+        """What each file took this time, where it took more than ever."""
+        known = json.loads(self._durations.read_text()) if self._durations.exists() else {}
+        now: Counter[str] = Counter()
+        for name, case in cases(report):
+            now[name] += float(case.get("time", 0))
+        known |= {name: max(seconds, known.get(name, 0)) for name, seconds in now.items()}
+        self._durations.write_text(json.dumps(known, indent=1) + "\n")
+
     @staticmethod
     def outcome(report: Path) -> tuple[Counter[str], Counter[str]]:
         """How many tests of each file were too late, and how many ran."""
         late: Counter[str] = Counter()
         ran: Counter[str] = Counter()
-        for case in ET.parse(report).iter("testcase") if report.exists() else ():
-            words = [word for word in case.get("classname", "").split(".") if not word.startswith("Test")]
+        for name, case in cases(report):
             skipped = case.find("skipped")
             too_late = skipped is not None and "no time" in skipped.get("message", "")
-            (late if too_late else ran)["/".join(words) + ".py"] += 1
+            (late if too_late else ran)[name] += 1
         return late, ran
 
 
