@@ -27,9 +27,9 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import reach
 from mutant_list import MUTANTS, Mutant
@@ -42,7 +42,6 @@ OF_REACHING = 240
 OF_FULL = 900
 # They need another build than this one, or none.
 NEVER = ("tests/test_cpp.py", "tests/test_cuda_build.py", "tests/test_mutants.py", "tests/test_reach.py")
-# Look at the text of all sources: fast, and among those that reach any line.
 CTEST = "ctest "
 
 
@@ -51,7 +50,7 @@ class Result:
     """What became of a mutant.
 
     Attributes:
-        phase: "likely killer", "reaching tests", "full tests", "survived", or "error: ...".
+        phase: "likely killer", "reaching tests", "full tests", "survived ...", or "error: ...".
         killer: the node id of pytest that failed first, or the name of the program that ctest ran.
         seconds: from the first test to the failure.
         build: seconds of the build.
@@ -106,7 +105,7 @@ class Copy:
         return outcome.good, outcome.seconds, outcome.output
 
     @contextlib.contextmanager
-    def mutated(self, mutant: Mutant) -> Any:
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
         path = self.tree / mutant.file
         text = path.read_text()
         if text.count(mutant.old) != 1:
@@ -208,8 +207,9 @@ class Copy:
 class Trials:
     """All that is tried, and what came of it."""
 
-    def __init__(self, folder: Path, full: bool, likely: bool) -> None:
+    def __init__(self, folder: Path, full: bool, likely: bool, end: float) -> None:
         self.copy = Copy(folder)
+        self.end = end  # on the monotonic clock
         self.likely = likely
         self.file = folder / "results.json"
         self.results: dict[str, Result] = {}
@@ -223,7 +223,9 @@ class Trials:
 
     def is_known(self, mutant: Mutant) -> bool:
         result = self.results.get(mutant.name)
-        return result is not None and result.key == key_of(mutant) and not result.phase.startswith("error")
+        if result is None or result.key != key_of(mutant):
+            return False
+        return result.killer != "" or result.phase == "survived"
 
     def baseline(self, mutants: list[Mutant]) -> list[str]:
         """Likely killers that fail without a mutant."""
@@ -246,34 +248,27 @@ class Trials:
                 lines = [line for line in output.splitlines() if "error:" in line] or output.splitlines()[-1:]
                 return Result("error: does not compile", "", 0, build, lines[0], key)
             begin = time.monotonic()
-            for phase, attempt in self._phases(mutant):
-                failure = attempt()
+            for phase, failure in self._tries(mutant):
                 if failure is not None:
                     return Result(phase, failure.test, time.monotonic() - begin, build, failure.how, key)
-            return Result("survived", "", time.monotonic() - begin, build, "", key)
+            survived = "survived the likely killers" if self.likely else "survived"
+            return Result(survived, "", time.monotonic() - begin, build, "", key)
 
-    def _phases(self, mutant: Mutant) -> list[tuple[str, Any]]:
-        phases: list[tuple[str, Any]] = []
+    def _tries(self, mutant: Mutant) -> Iterator[tuple[str, Failure | None]]:
         for killer in mutant.killers:
-            phases.append(("likely killer", lambda killer=killer: self.copy.killer(killer)))
+            yield "likely killer", self.copy.killer(killer)
         if self.likely:
-            return phases
+            return
         reached = [test for test in reach.Graph().reached([mutant.file]) if test.test not in NEVER]
-        names = [test.name for test in reached if test.is_cxx]
+        programs = [test.name for test in reached if test.is_cxx]
+        if programs:
+            yield "reaching tests", self.copy.ctest(programs)
         tests = [test.test for test in reached if not test.is_cxx]
-        workers = os.cpu_count() or 1
-        if names:
-            phases.append(("reaching tests", lambda: self.copy.ctest(names)))
-        if tests:
-            limit = OF_REACHING + 2 * OF_A_TEST
-            phases.append(
-                ("reaching tests", lambda: self.copy.pytest(tests, limit, until=OF_REACHING, workers=workers))
-            )
-        if self.full and tests:
-            everything = ["--full", *tests]
-            limit = OF_FULL + 2 * OF_A_TEST
-            phases.append(("full tests", lambda: self.copy.pytest(everything, limit, until=OF_FULL, workers=workers)))
-        return phases
+        for phase, options, most in (("reaching tests", [], OF_REACHING), ("full tests", ["--full"], OF_FULL)):
+            until = min(most, self.end - time.monotonic())
+            if tests and until > 0 and (self.full or not options):
+                limit = until + 2 * OF_A_TEST
+                yield phase, self.copy.pytest([*options, *tests], limit, until=until, workers=os.cpu_count() or 1)
 
 
 def table(results: dict[str, Result]) -> str:
@@ -310,8 +305,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no mutant {', '.join(sorted(unknown))}")
     begin = time.monotonic()
+    end = begin + 60 * options.minutes
     options.folder.mkdir(parents=True, exist_ok=True)
-    trials = Trials(options.folder, not options.no_full, options.likely)
+    trials = Trials(options.folder, not options.no_full, options.likely, end)
     if options.table:
         print(table(trials.results))
         return 0
@@ -331,7 +327,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
     late = []
     for mutant in chosen:
-        if time.monotonic() - begin > 60 * options.minutes:
+        if time.monotonic() > end:
             late.append(mutant.name)
             continue
         result = trials.attempt(mutant)

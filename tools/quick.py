@@ -229,9 +229,9 @@ class Quick:
     def remember(self, report: Path) -> None:
         """What each file took this time, where it took more than ever."""
         known = json.loads(self._durations.read_text()) if self._durations.exists() else {}
-        now: Counter[str] = Counter()
+        now: dict[str, float] = {}
         for name, case in cases(report):
-            now[name] += float(case.get("time", 0))
+            now[name] = now.get(name, 0) + float(case.get("time", 0))
         known |= {name: max(seconds, known.get(name, 0)) for name, seconds in now.items()}
         self._durations.write_text(json.dumps(known, indent=1) + "\n")
 
