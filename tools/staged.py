@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -67,21 +68,31 @@ class Staged:
         if not (self.folder / "build.ninja").exists():
             steps.insert(0, self._configure())
         for step in steps:
-            done = subprocess.run(
-                step,
-                cwd=self.root,
-                env=self._compiling(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            output += done.stdout
-            if done.returncode != 0:
+            code, said = self._run(step)
+            output += said
+            if code != 0:
                 return Outcome(False, time.monotonic() - begin, output)
         self._stage()
         return Outcome(True, time.monotonic() - begin, output)
+
+    def _run(self, command: list[str]) -> tuple[int, str]:
+        """The exit code and the output. What is broken off leaves no compiler behind, which would finish later."""
+        process = subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=self._compiling(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return process.returncode, said
 
     def environment(self) -> dict[str, str]:
         """For tests of the staged package: no setting of a job, and the package and its command before all others."""
