@@ -97,6 +97,7 @@ class Graph:
         # A test that names a folder of the top reads texts there; nothing leads on from these.
         self.read: dict[str, list[str]] = {}
         self._text: dict[str, str] = {}
+        self._known_ways: dict[str, dict[str, str]] = {}
         self._add_cxx([name for name in self.files if name.endswith(CXX)])
         self._add_python([name for name in self.files if name.endswith(".py")])
 
@@ -135,7 +136,9 @@ class Graph:
 
     def _ways(self, test: str) -> dict[str, str]:
         """Of each file that the test reaches: from where, on a shortest way."""
-        before = {test: ""}
+        if test in self._known_ways:
+            return self._known_ways[test]
+        self._known_ways[test] = before = {test: ""}
         queue = deque([test])
         while queue:
             here = queue.popleft()
