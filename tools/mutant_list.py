@@ -273,7 +273,7 @@ MUTANTS = (
         "last_.algorithm == call.algorithm && last_.timeout_s == call.timeout_s &&",
         "last_.algorithm == call.algorithm &&",
         "the same call again with another timeout keeps the old one",
-        ("tests/test_failures.py::test_deadline_of_the_last_call_again_with_another_timeout", "ctest last_call_test"),
+        ("tests/test_failures.py::test_deadline_of_the_last_call_again_with_another_timeout",),
     ),
     Mutant(
         "completed-too-early",
@@ -284,12 +284,12 @@ MUTANTS = (
         (SLOTS, MANY_IN_FLIGHT, ENGINE),
     ),
     Mutant(
-        "flag-early",
+        "flag-of-loop",
         "csrc/runtime/executor.cc",
-        "return seen([&] { return value > index; }) ? Look::kThere : Look::kNotYet;",
-        "return seen([&] { return value >= index; }) ? Look::kThere : Look::kNotYet;",
-        "a wait ends with the signal of the chunk before",
-        (ENGINE, BORDERS),
+        "const std::uint64_t index = work.base + flag.chunk + work.iteration;\n  return seen(",
+        "const std::uint64_t index = work.base + flag.chunk;\n  return seen(",
+        "in a loop the signal of its first round lets all others pass",
+        (ENGINE, "tests/test_conformance.py::test_tiny_boxes", "tests/test_conformance.py::test_large"),
     ),
     Mutant(
         "header-relaxed",

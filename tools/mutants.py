@@ -1,7 +1,7 @@
 """Shows that the short tests are strong: makes 40 lines of the core wrong, one at a time, and looks who notices.
 
     python tools/mutants.py                     all of tools/mutant_list.py
-    python tools/mutants.py --only flag-early   some of them, also when there is a result already
+    python tools/mutants.py --only flag-of-loop   some of them, also when there is a result already
     python tools/mutants.py --list
     python tools/mutants.py --table             the results as a table for docs/testing.md
 
