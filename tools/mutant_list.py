@@ -244,12 +244,12 @@ MUTANTS = (
     ),
     # --- runtime/ ---
     Mutant(
-        "guard-of-headers",
-        "csrc/runtime/communicator.cc",
-        "work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;",
-        "work.sequence > kHeaderLines ? work.sequence - kHeaderLines : 0;",
-        "a header line is written again while a late rank still needs what it said",
-        (SLOTS, MANY_IN_FLIGHT),
+        "waits-untold",
+        "csrc/runtime/watch.cc",
+        "  report.waits = waits;\n",
+        "",
+        "a rank that gives up does not say for whom it waited, so others blame it instead of the one behind it",
+        ("ctest culprit_test", DEADLINE, "tests/test_explain.py"),
     ),
     Mutant(
         "guard-of-slots",
