@@ -36,6 +36,9 @@ NEVER = {
 }
 WHOLE = 150  # seconds after which no test begins, unless the rest took so long that tests had less than LEAST
 LEAST = 60
+# A longer build does not count, up to so much: what many files include deserves tests all the same.
+LONG_BUILD = 30
+MOST_BUILD = 300
 OF_CXX = 90  # seconds for a program of ctest
 # What a file of tests takes where no run before has told, and how much more than the time is offered to the workers.
 GUESS = 10.0
@@ -142,6 +145,7 @@ class Quick:
         if not outcome.good:
             print(outcome.output)
             raise Failed("build")
+        self.whole += min(outcome.seconds if outcome.seconds > LONG_BUILD else 0, MOST_BUILD)
         self.staged.check_import()
 
     def stub(self) -> None:
