@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/communicator.h"
@@ -88,6 +89,58 @@ void check(const char* name, const Told& told) {
   ::close(far[kOrigin]);
 }
 
+// The deadline is that of the real rank, which waits for both others; rank 1 answers that it waits for rank 2, which is
+// silent.
+void check_own_deadline() {
+  std::vector<Peer> peers(3);
+  int far[3] = {-1, -1, -1};
+  for (const int r : {kRelay, kOrigin}) {
+    const auto [ours, theirs] = tcp_link_test::unix_pair();
+    peers[r].rank = r;
+    peers[r].link = make_tcp_link(ours, r);
+    far[r] = theirs;
+  }
+  CommunicatorOptions options;
+  options.topology.rank = 0;
+  options.topology.size = 3;
+  options.topology.host = {0, 1, 2};
+  options.timeout_s = 0.3;
+  std::thread relay([&] {
+    std::string heard;
+    char bytes[4096];
+    while (heard.find("has waited") == std::string::npos) {
+      const ssize_t n = ::recv(far[kRelay], bytes, sizeof(bytes), 0);
+      if (n <= 0) {
+        return;
+      }
+      heard.append(bytes, static_cast<std::size_t>(n));
+    }
+    Report answer = deadline(kRelay, kRelay, {kOrigin});
+    answer.origin = 0;
+    say(far[kRelay], answer);
+  });
+  {
+    Communicator rank(std::make_shared<Engine>(0, std::move(peers), -1, true, nullptr), nullptr, options);
+    std::vector<float> values(4, 1);
+    Call call;
+    call.dtype = DType::kFloat32;
+    call.input = {{reinterpret_cast<std::byte*>(values.data()), 16}};
+    call.output = call.input;
+    const std::shared_ptr<Work> work = rank.post(call, false);
+    try {
+      CHECK(rank.wait(*work, 60), "own deadline: nothing happened");
+      CHECK(false, "own deadline: the collective ended well");
+    } catch (const CollectivesError& error) {
+      const std::string text = error.what();
+      CHECK(error.context().peer == kOrigin, "own deadline: blames %d: %s", error.context().peer, text.c_str());
+      CHECK(text.find("rank 1 was there and waited for others") != std::string::npos, "own deadline: %s", text.c_str());
+    }
+  }
+  relay.join();
+  ::close(far[kRelay]);
+  ::close(far[kOrigin]);
+}
+
 }  // namespace
 
 int main() {
@@ -100,5 +153,6 @@ int main() {
   // Not even its report arrives from kOrigin.
   check("silent", {deadline(kRelay, kRelay, {kOrigin}), nullptr, kOrigin, "does not answer"});
   std::printf("3 deadlines of which a rank hears from another first: the right rank is blamed\n");
+  check_own_deadline();
   return 0;
 }
