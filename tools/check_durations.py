@@ -1,0 +1,48 @@
+"""Fails when the tests have taken longer than they may, and says which files take most of it.
+
+    python tools/check_durations.py report.xml --minutes 25 --processes 4
+
+The report is that of `pytest --junit-xml`. What is compared is the sum of the durations of all tests over the number of
+processes that shared them: a wait for another process at the end is not counted, and neither is the collection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+
+SHOWN = 12
+
+
+def seconds_by_file(report: Path) -> Counter[str]:
+    """The sum of the durations of each file's tests, their fixtures included."""
+    found: Counter[str] = Counter()
+    for case in ET.parse(report).iter("testcase"):
+        words = [word for word in case.get("classname", "").split(".") if not word.startswith("Test")]
+        found["/".join(words) + ".py"] += float(case.get("time", "0"))
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the sum and the longest files; 1 when it is too much."""
+    parser = argparse.ArgumentParser(description="whether the tests of a report took no longer than they may")
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--minutes", type=float, required=True, help="how long they may take")
+    parser.add_argument("--processes", type=int, required=True, help="how many processes shared them")
+    options = parser.parse_args(arguments)
+    files = seconds_by_file(options.report)
+    minutes = sum(files.values()) / options.processes / 60
+    for name, seconds in files.most_common(SHOWN):
+        print(f"{seconds:8.1f} s  {name}")
+    print(f"{sum(files.values()):8.1f} s in all, in {options.processes} processes: {minutes:.1f} minutes each")
+    if minutes > options.minutes:
+        print(f"more than {options.minutes:g} minutes: make some of the tests above lighter, or move them to --full")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
