@@ -36,14 +36,19 @@ os.environ["PYTHONFAULTHANDLER"] = "1"
 WORKERS_OF_A_CORE = 2
 # The files that take longest begin first, so that no worker is left with one of them when the others are done.
 LONGEST = (
-    "test_tensorflow_failures",
-    "test_conformance_parts",
-    "test_conformance",
-    "test_bench_tensorflow",
     "test_cpp",
-    "test_model",
-    "test_verifier",
     "test_tensorflow_programs",
+    "test_tensorflow_failures",
+    "test_conformance",
+    "test_tensorflow_examples",
+    "test_model",
+    "test_bench_tensorflow",
+    "test_chaos",
+    "test_bench",
+    "test_programs",
+    "test_verifier",
+    "test_conformance_parts",
+    "test_tensorflow_workers",
 )
 
 pytest_addoption = tiers.add_options
