@@ -272,17 +272,17 @@ class Trials:
 
 
 def table(results: dict[str, Result]) -> str:
-    rows = ["| mutant | file | what becomes wrong | killed by | seconds |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| mutant | file | what becomes wrong | killed by |", "| --- | --- | --- | --- |"]
     for mutant in MUTANTS:
         result = results.get(mutant.name)
         if result is None:
-            killed, seconds = "not tried", ""
+            killed = "not tried"
         elif result.killer:
             where = "" if result.phase == "likely killer" else f" ({result.phase})"
-            killed, seconds = f"`{result.killer.replace('|', chr(92) + '|')}`{where}", f"{result.seconds:.0f}"
+            killed = f"`{result.killer.replace('|', chr(92) + '|')}`{where}"
         else:
-            killed, seconds = f"**{result.phase}**", ""
-        rows.append(f"| {mutant.name} | `{mutant.file}` | {mutant.breaks} | {killed} | {seconds} |")
+            killed = f"**{result.phase}**"
+        rows.append(f"| {mutant.name} | `{mutant.file}` | {mutant.breaks} | {killed} |")
     return "\n".join(rows)
 
 
