@@ -42,7 +42,7 @@ def reached(graph: Graph, test: str, changed: str) -> Reached:
         ("tests/fake_device/checker.cc", ["tests/test_device_arrays.py"]),
         ("bench/peers/memcpy.py", ["tests/test_bench_limit.py"]),
         ("examples/digits.py", ["tests/test_examples.py"]),
-        ("docs/recorder.md", ["tests/test_structure.py"]),
+        ("docs/recorder.md", ["tests/test_documents.py"]),
         ("README.md", ["tests/test_readme.py"]),
         ("tools/make_environment_page.py", ["tests/test_environment.py"]),
     ],
