@@ -181,6 +181,23 @@ def serve(descriptor: int, listener: int = -1) -> None:
 # --- in the test ----------------------------------------------------------------------------------------------------
 
 
+def await_sleep(process: int, thread: int) -> None:
+    """Until a thread of a rank that is about to call waits inside the call: it goes to sleep again and again."""
+    status = Path(f"/proc/{process}/task/{thread}/status")
+
+    def switches() -> int:
+        for line in status.read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                return int(line.split()[1])
+        raise AssertionError("the kernel does not count context switches")
+
+    before, end = switches(), time.monotonic() + LIMIT
+    while switches() < before + 4:
+        if time.monotonic() > end:
+            raise TestTimeout(f"thread {thread} of process {process} does not wait")
+        time.sleep(0.001)  # a poll: /proc cannot be waited for
+
+
 class Rank:
     """One rank process."""
 
@@ -266,20 +283,9 @@ class Rank:
         # The kernel tells the parent when the last thread has stopped.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
-    def switches(self) -> int:
-        """How often the main thread has gone to sleep so far."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches"):
-                return int(line.split()[1])
-        raise AssertionError("the kernel does not count context switches")
-
     def await_sleep(self) -> None:
-        """Until the rank, which has said that it is about to call, waits inside the call: it sleeps again and again."""
-        before, end = self.switches(), time.monotonic() + LIMIT
-        while self.switches() < before + 4:
-            if time.monotonic() > end:
-                raise TestTimeout(f"rank {self.number} does not wait")
-            time.sleep(0.001)  # a poll: /proc cannot be waited for
+        """Until the rank, which has said that it is about to call, waits inside the call."""
+        await_sleep(self.pid, self.pid)
 
     def close(self, grace: float = 10.0) -> None:
         self.link.close()

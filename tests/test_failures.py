@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
+import threading
 import time
 from typing import Any
 
@@ -77,10 +79,15 @@ def test_deadline_between_threads(pools: Pools) -> None:
             assert 0.6 <= value[1] < 0.7 + NOTICED
 
 
+thread_of_rank_1: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+
 def last_call_sooner(comm: Any, timeout: float) -> float:
     x = np.ones(4, np.float32)
-    if comm.rank == 0:
-        time.sleep(0.2)  # until rank 1 is there: only a call that does not wait is kept for the next one
+    if comm.rank == 1:
+        thread_of_rank_1.put(threading.get_native_id())
+    else:  # only a call that does not wait is kept for the next one
+        pool.await_sleep(os.getpid(), thread_of_rank_1.get(timeout=pool.LIMIT))
     comm.all_reduce(x)
     began = time.monotonic()
     if comm.rank == 0:
