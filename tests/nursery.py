@@ -1,7 +1,7 @@
 """Processes that begin with everything imported: most of what a short test of ranks would take is the start of Python.
 
 A nursery is a process that has imported modules and done nothing else. `Nursery.start` has it fork; the new process
-gets descriptors, an environment and a function to run, and is a child of the caller, like one that was started by
+gets descriptors, an environment, the folder of the caller and a function to run, and is a child of the caller, like one that was started by
 `subprocess`. Where a test is about how processes start, or needs a command before the interpreter, use `subprocess`.
 """
 
@@ -94,7 +94,7 @@ class Nursery:
 
     def start(self, fn: Callable[..., Any], descriptors: Sequence[int], environ: dict[str, str]) -> Process:
         """A process that runs ``fn(*descriptors)``, with its own numbers for the descriptors, and then ends."""
-        request = pickle.dumps((fn.__module__, fn.__qualname__, environ))
+        request = pickle.dumps((fn.__module__, fn.__qualname__, environ, os.getcwd()))
         # Whose parent ends becomes a child of the nearest process above that has asked for that; only while it is
         # needed, since the orphans of a test are to stay orphans.
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -175,7 +175,8 @@ def _begin(parent: int, request: bytes, received: Sequence[int]) -> None:
     for number, target in zip(standard, STANDARD, strict=True):
         os.dup2(number, target)
         os.close(number)
-    module, name, environ = pickle.loads(request)
+    module, name, environ, folder = pickle.loads(request)
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
     _shift_addresses()
