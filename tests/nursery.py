@@ -1,7 +1,7 @@
 """Processes that begin with everything imported: most of what a short test of ranks would take is the start of Python.
 
 A nursery is a process that has imported modules and done nothing else. `Nursery.start` has it fork; the new process
-gets descriptors, an environment and a function to run, begins in the folder of the caller, and is a child of the caller,
+gets descriptors, an environment and a function to run. It begins in the folder of the caller and is a child of it,
 like one that was started by `subprocess`. Where a test is about how processes start, or needs a command before the
 interpreter, use `subprocess`.
 """
