@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
+import tiers
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from pool import Pools
@@ -67,7 +68,7 @@ def check(group: Callable[[], Any], examples: int) -> None:
 
 @pytest.mark.parametrize(
     ("n", "transport", "examples"),
-    [(n, t, examples) for n, examples in ((4, 25), (5, 4), (8, 3)) for t in ("local", "shm", "tcp")],
+    [(n, t, k) for n, k in ((4, tiers.few(12, full=25)), (5, 4), (8, 3)) for t in ("local", "shm", "tcp")],
 )
 def test_random_programs(pools: Pools, n: int, transport: str, examples: int) -> None:
     check(lambda: pools.get(n, transport), examples)
