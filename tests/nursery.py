@@ -16,18 +16,20 @@ import mmap
 import os
 import pickle
 import random
+import select
 import signal
 import socket
 import subprocess
 import sys
-import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
-LIMIT = 60.0  # seconds for a nursery to answer; the first answer comes when it has imported everything
+LIMIT = 120.0  # seconds for a nursery to answer; the first answer comes when it has imported everything
+NONE = b"none"  # the answer when there is no new process
 MOST_DESCRIPTORS = 8
 STANDARD = (1, 2)  # of the caller at this moment: pytest changes what they are
 
@@ -51,15 +53,16 @@ class Process:
         """Waits for its end. Raises ``subprocess.TimeoutExpired``."""
         if timeout is None and self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        end = time.monotonic() + (timeout or 0)
-        pause = 0.0005
-        while self.poll() is None:
-            if time.monotonic() > end:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-            time.sleep(pause)  # a poll, as in subprocess: waitpid() knows no deadline
-            pause = min(2 * pause, 0.02)
-        assert self.returncode is not None
-        return self.returncode
+        if self.poll() is None:
+            assert timeout is not None
+            descriptor = os.pidfd_open(self.pid)
+            ended, _, _ = select.select([descriptor], [], [], timeout)
+            os.close(descriptor)
+            if not ended:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        code = self.poll()
+        assert code is not None
+        return code
 
     def send_signal(self, number: int) -> None:
         """Sends it a signal, unless it has ended."""
@@ -107,6 +110,8 @@ class Nursery:
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if not answer:
             raise RuntimeError(f"the nursery ended with code {self._process.wait(LIMIT)}")
+        if answer == NONE:
+            raise RuntimeError("the nursery could not fork; what it wrote to stderr says why")
         return Process(int(answer))
 
     def close(self) -> None:
@@ -150,28 +155,35 @@ def live(descriptor: int, modules: Sequence[str]) -> Callable[[], Any]:
             received = array.array("i")
             for _, _, data in rights:
                 received.frombytes(data)
-            read, write = os.pipe()
+            number_read, number_write = os.pipe()
+            begin_read, begin_write = os.pipe()
             middle = os.fork()
             if middle == 0:
-                if pid := os.fork():
-                    os.write(write, str(pid).encode())
+                try:
+                    pid = os.fork()
+                except OSError:
+                    traceback.print_exc()
+                    os._exit(1)
+                if pid:
+                    os.write(number_write, str(pid).encode())
                     os._exit(0)
-                os.close(read)
-                os.close(write)
+                for descriptor in (number_read, number_write, begin_write):
+                    os.close(descriptor)
                 link.close()
-                return functools.partial(_begin, parent, request, list(received))
+                return functools.partial(_begin, parent, begin_read, request, list(received))
+            os.close(number_write)
             os.waitpid(middle, 0)  # from now on the new process is a child of the caller
-            link.send(os.read(read, 100))
-            for number in (read, write, *received):
-                os.close(number)
+            os.write(begin_write, b".")
+            link.send(os.read(number_read, 100) or NONE)
+            for descriptor in (number_read, begin_read, begin_write, *received):
+                os.close(descriptor)
 
 
-def _begin(parent: int, request: bytes, received: Sequence[int]) -> None:
-    end = time.monotonic() + LIMIT
-    while os.getppid() != parent:
-        if time.monotonic() > end:
-            raise RuntimeError("the process that asked for this one is not its parent")
-        time.sleep(0.0002)  # a poll: until the process in the middle has ended
+def _begin(parent: int, begin: int, request: bytes, received: Sequence[int]) -> None:
+    os.read(begin, 1)  # until the process in the middle has ended
+    os.close(begin)
+    if os.getppid() != parent:
+        raise RuntimeError(f"process {parent} asked for this one, and its parent is {os.getppid()}")
     standard, rest = received[: len(STANDARD)], received[len(STANDARD) :]
     for number, target in zip(standard, STANDARD, strict=True):
         os.dup2(number, target)

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 import check_durations
+from conftest import WORKERS_OF_A_CORE
 
 REPORT = """<testsuites><testsuite time="99">
 <testcase classname="tests.test_a" name="x" time="100.0"/>
@@ -37,6 +38,6 @@ def test_the_sum_over_the_processes_counts(report: str, capsys: pytest.CaptureFi
 def test_the_budget_is_that_of_the_documents() -> None:
     root = Path(__file__).resolve().parent.parent
     run, page = (root / ".ci" / "run").read_text(), (root / "docs" / "testing.md").read_text()
-    assert "--minutes 25" in run
+    assert f"--minutes 25 --processes $(({WORKERS_OF_A_CORE} * $(nproc)))" in run
     assert "MOST=3600" in run
     assert "`pytest` may take 25 minutes, `.ci/run` an hour" in page

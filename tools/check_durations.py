@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
+
+from reports import cases
 
 SHOWN = 12
 
@@ -20,9 +21,8 @@ SHOWN = 12
 def seconds_by_file(report: Path) -> Counter[str]:
     """The sum of the durations of each file's tests, their fixtures included."""
     found: Counter[str] = Counter()
-    for case in ET.parse(report).iter("testcase"):
-        words = [word for word in case.get("classname", "").split(".") if not word.startswith("Test")]
-        found["/".join(words) + ".py"] += float(case.get("time", "0"))
+    for case in cases(report):
+        found[case.file] += case.seconds
     return found
 
 

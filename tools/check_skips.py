@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
+
+from reports import cases
 
 ALLOWED = Path(__file__).resolve().parent.parent / "tests" / "allowed_skips.txt"
 
@@ -27,21 +28,13 @@ def allowed(text: str) -> list[tuple[str, str]]:
     return result
 
 
-def node_id(case: ET.Element) -> str:
-    """The id that pytest prints, from the names in the report."""
-    words = case.get("classname", "").split(".")
-    classes = [word for word in words if word.startswith("Test")]
-    module = "/".join(word for word in words if word not in classes)
-    return "::".join([*([f"{module}.py"] if module else []), *classes, case.get("name", "")])
-
-
 def skipped(report: Path) -> list[tuple[str, str]]:
     """(node id, reason) of each test that did not run. Expected failures (xfail) are tests that ran."""
     result = []
-    for case in ET.parse(report).iter("testcase"):
-        for mark in case.findall("skipped"):
+    for case in cases(report):
+        for mark in case.element.findall("skipped"):
             if mark.get("type") != "pytest.xfail":
-                result.append((node_id(case), mark.get("message", "")))
+                result.append((case.node, mark.get("message", "")))
     return result
 
 

@@ -16,13 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from reports import cases
+
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = "while True: pass"
+OF_A_ROUND = 3600.0  # seconds; each test has a limit of its own
 # Who imports one of these starts processes, sends signals or waits for others.
 WAITING = {"signal", "subprocess", "socket", "threading", "joining", "namespaces", "net", "chaos_jobs", "tf_workers"}
 WAITING |= {"replicas", "shrinking", "stderr_of", "threaded"}
@@ -61,19 +63,16 @@ def one_round(files: list[str], busy: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="clv-flaky-") as folder:
             report = Path(folder) / "report.xml"
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *files]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            if not report.exists():
-                raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-            cases = list(ET.parse(report).iter("testcase"))
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=OF_A_ROUND, check=False)
+            ran = list(cases(report)) if report.exists() else []
     finally:
         for process in others:
             process.kill()
             process.wait()
-    failed = {}
-    for case in cases:
-        for mark in (*case.findall("failure"), *case.findall("error")):
-            failed[f"{case.get('classname')}::{case.get('name')}"] = (mark.get("message") or "")[:300]
-    return {"seconds": round(time.monotonic() - began), "tests": len(cases), "failed": failed}
+    failed = {case.node: text[:300] for case in ran if (text := case.failure()) is not None}
+    if bool(failed) != (done.returncode != 0):
+        raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return {"seconds": round(time.monotonic() - began), "tests": len(ran), "failed": failed}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,13 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import reach
 from mutant_list import MUTANTS, Mutant
+from reports import cases
 from staged import ROOT, Staged, tool
 
 FOLDER = Path(tempfile.gettempdir()) / "mutants-of-the-core"
@@ -175,7 +175,7 @@ class Copy:
                 environment["QUICK_TESTS_END"] = str(time.monotonic() + until)
                 command += ["-p", "pytest_until"]
             if workers:
-                command += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+                command += ["-n", str(workers)]
             code, output = self.run(command, limit, environment)
             if code in (0, 5):
                 return None
@@ -184,19 +184,11 @@ class Copy:
                 return None
             if code == 4:
                 raise ValueError(f"pytest does not know {' '.join(arguments)}: {output.strip().splitlines()[-1]}")
-            for case in ET.parse(report).iter("testcase") if report.exists() else ():
-                for kind in ("failure", "error"):
-                    if (found := case.find(kind)) is not None:
-                        return Failure(self._node(case), f"{found.get('message', '')}".strip().splitlines()[0][:200])
+            for case in cases(report) if report.exists() else ():
+                if (text := case.failure()) is not None:
+                    return Failure(case.node, text.strip().partition("\n")[0][:200])
             begun = re.findall(r"^(tests/\S+::\S.*?)(?: (?:PASSED|SKIPPED|Fatal ).*)?$", output, re.MULTILINE)
             return Failure(begun[-1].strip() if begun else "the start of pytest", f"pytest ended with code {code}")
-
-    @staticmethod
-    def _node(case: ET.Element) -> str:
-        words = case.get("classname", "").split(".")
-        classes = [word for word in words if word.startswith("Test")]
-        module = "/".join(word for word in words if word not in classes)
-        return "::".join([f"{module}.py", *classes, case.get("name", "")])
 
     def killer(self, text: str, limit: float = OF_A_KILLER) -> Failure | None:
         if text.startswith(CTEST):

@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import reach
+from reports import cases
 from staged import ROOT, Staged, tool
 
 FORMATTED = (".cc", ".cu", ".h")
@@ -70,13 +70,6 @@ def changed() -> list[str]:
 
 def short(test: str) -> str:
     return Path(test).stem.removeprefix("test_")
-
-
-def cases(report: Path) -> Iterator[tuple[str, ET.Element]]:
-    """(file, test) of each test in a report of pytest."""
-    for case in ET.parse(report).iter("testcase") if report.exists() else ():
-        words = [word for word in case.get("classname", "").split(".") if not word.startswith("Test")]
-        yield "/".join(words) + ".py", case
 
 
 class Quick:
@@ -184,7 +177,7 @@ class Quick:
         with tempfile.TemporaryDirectory(prefix="quick.") as folder:
             report = Path(folder) / "report.xml"
             workers = os.cpu_count() or 1
-            parallel = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+            parallel = ["-n", str(workers)]
             if importlib.util.find_spec("xdist") is None:
                 self.left_out.append("tests side by side: pytest-xdist is not installed (pip install '.[test]')")
                 parallel = []
@@ -236,8 +229,8 @@ class Quick:
         """What each file took this time, where it took more than ever."""
         known = json.loads(self._durations.read_text()) if self._durations.exists() else {}
         now: dict[str, float] = {}
-        for name, case in cases(report):
-            now[name] = now.get(name, 0) + float(case.get("time", 0))
+        for case in cases(report) if report.exists() else ():
+            now[case.file] = now.get(case.file, 0) + case.seconds
         known |= {name: max(seconds, known.get(name, 0)) for name, seconds in now.items()}
         self._durations.write_text(json.dumps(known, indent=1) + "\n")
 
@@ -246,10 +239,10 @@ class Quick:
         """How many tests of each file were too late, and how many ran."""
         late: Counter[str] = Counter()
         ran: Counter[str] = Counter()
-        for name, case in cases(report):
-            skipped = case.find("skipped")
+        for case in cases(report) if report.exists() else ():
+            skipped = case.element.find("skipped")
             too_late = skipped is not None and "no time" in skipped.get("message", "")
-            (late if too_late else ran)[name] += 1
+            (late if too_late else ran)[case.file] += 1
         return late, ran
 
 

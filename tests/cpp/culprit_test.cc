@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -45,71 +46,82 @@ struct Told {
   const char* text;
 };
 
-void check(const char* name, const Told& told) {
-  std::vector<Peer> peers(3);
-  int far[3] = {-1, -1, -1};
-  for (const int r : {kRelay, kOrigin}) {
-    const auto [ours, theirs] = tcp_link_test::unix_pair();
-    peers[r].rank = r;
-    peers[r].link = make_tcp_link(ours, r);
-    far[r] = theirs;
-  }
-  CommunicatorOptions options;
-  options.topology.rank = 0;
-  options.topology.size = 3;
-  options.topology.host = {0, 1, 2};
-  options.timeout_s = 120;
-  {
-    Communicator rank(std::make_shared<Engine>(0, std::move(peers), -1, true, nullptr), nullptr, options);
-    std::vector<float> values(4, 1);
+// Rank 0 of three, each on a host of its own, in an all-reduce that never ends well: the test has the far ends of its
+// links.
+class Waiting {
+ public:
+  explicit Waiting(double timeout_s) {
+    std::vector<Peer> peers(3);
+    for (const int r : {kRelay, kOrigin}) {
+      const auto [ours, theirs] = tcp_link_test::unix_pair();
+      peers[r].rank = r;
+      peers[r].link = make_tcp_link(ours, r);
+      far[r] = theirs;
+    }
+    CommunicatorOptions options;
+    options.topology.rank = 0;
+    options.topology.size = 3;
+    options.topology.host = {0, 1, 2};
+    options.timeout_s = timeout_s;
+    rank_ = std::make_unique<Communicator>(std::make_shared<Engine>(0, std::move(peers), -1, true, nullptr), nullptr,
+                                           options);
     Call call;
     call.dtype = DType::kFloat32;
-    call.input = {{reinterpret_cast<std::byte*>(values.data()), 16}};
+    call.input = {{reinterpret_cast<std::byte*>(values_.data()), 16}};
     call.output = call.input;
-    const std::shared_ptr<Work> work = rank.post(call, false);
-    // Links are heard in the order of ranks, so the relay comes first.
-    say(far[kRelay], told.relayed);
-    if (told.own != nullptr) {
-      say(far[kOrigin], *told.own);
-    }
-    bool failed = false;
-    try {
-      CHECK(rank.wait(*work, 60), "%s: nothing happened", name);
-    } catch (const CollectivesError& error) {
-      failed = true;
-      const std::string text = error.what();
-      CHECK(error.kind() == ErrorKind::kDeadline, "%s: %s", name, text.c_str());
-      CHECK(error.context().peer == told.peer, "%s: blames %d: %s", name, error.context().peer, text.c_str());
-      CHECK(text.find(told.text) != std::string::npos, "%s: %s", name, text.c_str());
-      CHECK(text.find("(reported by rank 2") != std::string::npos, "%s: %s", name, text.c_str());
-    }
-    CHECK(failed, "%s: the collective ended well", name);
+    work_ = rank_->post(call, false);
   }
-  ::close(far[kRelay]);
-  ::close(far[kOrigin]);
+  ~Waiting() {
+    rank_.reset();
+    ::close(far[kRelay]);
+    ::close(far[kOrigin]);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  // The error that the collective ends with.
+  CollectivesError fail(const char* name) {
+    try {
+      CHECK(rank_->wait(*work_, 60), "%s: nothing happened", name);
+    } catch (const CollectivesError& error) {
+      return error;
+    }
+    CHECK(false, "%s: the collective ended well", name);
+    std::abort();
+  }
+
+  int far[3] = {-1, -1, -1};
+
+ private:
+  std::vector<float> values_ = std::vector<float>(4, 1);
+  std::unique_ptr<Communicator> rank_;
+  std::shared_ptr<Work> work_;
+};
+
+void check(const char* name, const Told& told) {
+  Waiting world(120);
+  // Links are heard in the order of ranks, so the relay comes first.
+  say(world.far[kRelay], told.relayed);
+  if (told.own != nullptr) {
+    say(world.far[kOrigin], *told.own);
+  }
+  const CollectivesError error = world.fail(name);
+  const std::string text = error.what();
+  CHECK(error.kind() == ErrorKind::kDeadline, "%s: %s", name, text.c_str());
+  CHECK(error.context().peer == told.peer, "%s: blames %d: %s", name, error.context().peer, text.c_str());
+  CHECK(text.find(told.text) != std::string::npos, "%s: %s", name, text.c_str());
+  CHECK(text.find("(reported by rank 2") != std::string::npos, "%s: %s", name, text.c_str());
 }
 
 // The deadline is that of the real rank, which waits for both others; rank 1 answers that it waits for rank 2, which is
 // silent.
 void check_own_deadline() {
-  std::vector<Peer> peers(3);
-  int far[3] = {-1, -1, -1};
-  for (const int r : {kRelay, kOrigin}) {
-    const auto [ours, theirs] = tcp_link_test::unix_pair();
-    peers[r].rank = r;
-    peers[r].link = make_tcp_link(ours, r);
-    far[r] = theirs;
-  }
-  CommunicatorOptions options;
-  options.topology.rank = 0;
-  options.topology.size = 3;
-  options.topology.host = {0, 1, 2};
-  options.timeout_s = 0.3;
+  Waiting world(0.3);
   std::thread relay([&] {
     std::string heard;
     char bytes[4096];
     while (heard.find("has waited") == std::string::npos) {
-      const ssize_t n = ::recv(far[kRelay], bytes, sizeof(bytes), 0);
+      const ssize_t n = ::recv(world.far[kRelay], bytes, sizeof(bytes), 0);
       if (n <= 0) {
         return;
       }
@@ -117,28 +129,13 @@ void check_own_deadline() {
     }
     Report answer = deadline(kRelay, kRelay, {kOrigin});
     answer.origin = 0;
-    say(far[kRelay], answer);
+    say(world.far[kRelay], answer);
   });
-  {
-    Communicator rank(std::make_shared<Engine>(0, std::move(peers), -1, true, nullptr), nullptr, options);
-    std::vector<float> values(4, 1);
-    Call call;
-    call.dtype = DType::kFloat32;
-    call.input = {{reinterpret_cast<std::byte*>(values.data()), 16}};
-    call.output = call.input;
-    const std::shared_ptr<Work> work = rank.post(call, false);
-    try {
-      CHECK(rank.wait(*work, 60), "own deadline: nothing happened");
-      CHECK(false, "own deadline: the collective ended well");
-    } catch (const CollectivesError& error) {
-      const std::string text = error.what();
-      CHECK(error.context().peer == kOrigin, "own deadline: blames %d: %s", error.context().peer, text.c_str());
-      CHECK(text.find("rank 1 was there and waited for others") != std::string::npos, "own deadline: %s", text.c_str());
-    }
-  }
+  const CollectivesError error = world.fail("own deadline");
   relay.join();
-  ::close(far[kRelay]);
-  ::close(far[kOrigin]);
+  const std::string text = error.what();
+  CHECK(error.context().peer == kOrigin, "own deadline: blames %d: %s", error.context().peer, text.c_str());
+  CHECK(text.find("rank 1 was there and waited for others") != std::string::npos, "own deadline: %s", text.c_str());
 }
 
 }  // namespace
