@@ -25,12 +25,15 @@ from reports import cases
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = "while True: pass"
 OF_A_ROUND = 3600.0  # seconds; each test has a limit of its own
+PROCESSES_OF_A_CORE = 4  # of pytest: more than a core can serve, so that tests keep each other waiting, too
 # Who imports one of these starts processes, sends signals or waits for others.
 WAITING = {"signal", "subprocess", "socket", "threading", "joining", "namespaces", "net", "chaos_jobs", "tf_workers"}
 WAITING |= {"replicas", "shrinking", "stderr_of", "threaded"}
 # These start processes as well, but only compute in them, for long.
 COMPUTING = ("test_bench*", "test_conformance*", "test_cpp", "test_cuda*", "test_examples", "test_model", "test_readme")
-COMPUTING += ("test_reducers", "test_sdist", "test_tensorflow_*", "test_programs", "test_mutants")
+COMPUTING += ("test_reducers", "test_sdist", "test_tensorflow_*", "test_programs", "test_mutants", "test_even_parts")
+COMPUTING += ("test_arrays", "test_arrays_jax", "test_calls_in_turn", "test_changed_arrays", "test_nccl_collectives")
+COMPUTING += ("test_objects", "test_reading", "test_reach", "test_documents", "test_cross_device_ops_threads")
 KEPT = ("test_tensorflow_failures",)
 
 
@@ -62,7 +65,8 @@ def one_round(files: list[str], busy: int) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory(prefix="clv-flaky-") as folder:
             report = Path(folder) / "report.xml"
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *files]
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}"]
+            command += [f"-n{PROCESSES_OF_A_CORE * len(os.sched_getaffinity(0))}", *files]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=OF_A_ROUND, check=False)
             ran = list(cases(report)) if report.exists() else []
     finally:
