@@ -25,6 +25,18 @@ os.write(segment, b"memory of rank %d" % environment.rank)
 doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if hasattr(os, "eventfd") else os.memfd_create("bell")
 before = len(os.listdir("/proc/self/fd"))
 
+if "garbage" in options:
+    # Says something else in one round of the rendezvous.
+    from collectives import _rendezvous
+    honest, rounds = _rendezvous._Spoke._round, []
+
+    def lie(self, value, what):
+        rounds.append(what)
+        number, garbage = options["garbage"]
+        return honest(self, garbage if len(rounds) == number else value, what)
+
+    _rendezvous._Spoke._round = lie
+
 def say(**what):
     print(json.dumps(what), flush=True)
 

@@ -116,6 +116,7 @@ CALLS: dict[str, Bad] = {
         ["tensor 0", "tensor 1", "memory"],
     ),
     "empty of negative shape": (lambda c: c.empty(-1), ValueError, ["-1", "negative"]),
+    "empty that is too large": (lambda c: c.empty(2**62), ValueError, ["(4611686018427387904,)", "float32", "at most"]),
     "empty of objects": (lambda c: c.empty(3, object), TypeError, ["object"]),
     "empty of half an element": (lambda c: c.empty(2.5), TypeError, ["float"]),
 }

@@ -92,6 +92,24 @@ def test_transports_must_agree():
             assert report["leaked"] == 0
 
 
+@pytest.mark.parametrize(
+    ("number", "what", "garbage"),
+    [
+        *((1, "introductions", garbage) for garbage in (None, [], {"pid": "x", "hostname": 5})),
+        *((2, "view of who shares memory", garbage) for garbage in ("x", {"mapped": [7], "reasons": []})),
+        *((3, "addresses", garbage) for garbage in ([], [[1]])),
+        (4, "word that all", 7),
+    ],
+)
+def test_a_member_that_sends_garbage(number, what, garbage):
+    """It knows the token, and is named all the same, on all ranks."""
+    with job(3, transport="tcp", options={2: {"garbage": [number, garbage]}}) as ranks:
+        reports = [rank.hear() for rank in ranks]
+    for report in reports:
+        assert (report["error"], report["peer"], report["leaked"]) == ("PeerError", 2, 0), report
+        assert f"sent {garbage!r} where its {what}" in report["text"]
+
+
 def test_a_missing_rank():
     with job(3, timeout="6", told_size="4") as ranks:
         for report in [rank.hear() for rank in ranks]:

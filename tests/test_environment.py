@@ -1,5 +1,6 @@
 """The table of environment variables, and reading the launch environment."""
 
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from collectives._environment import (
     variables_set,
     warn_of_unknown_variables,
 )
+from collectives._foreign import SIZES
 from collectives._world import DEFAULT_TIMEOUT
 from collectives.launch.info import format_info, info
 
@@ -47,6 +49,45 @@ def test_a_world_of_one():
     assert environment == Environment()
     assert (environment.rank, environment.size, environment.rendezvous) == (0, 1, None)
     assert environment.start_timeout == START_TIMEOUT
+
+
+@pytest.mark.parametrize("variables", [{"COLLECTIVES_RANK": "0"}, {"COLLECTIVES_RENDEZVOUS": "node1:29400"}])
+def test_a_place_without_a_size_is_no_world_of_one(variables):
+    [(name, value)] = variables.items()
+    said = f"{name} is '{value}' but the number of ranks is not given: set COLLECTIVES_SIZE"
+    with pytest.raises(ValueError, match=said):
+        read_environment(environ=variables)
+    assert read_environment(size=1, environ=variables).size == 1
+
+
+def test_names_and_heaps_that_are_too_long():
+    with pytest.raises(ValueError, match="COLLECTIVES_RENDEZVOUS names a host by 5000 characters; at most 253"):
+        read_environment(environ={**JOB, "COLLECTIVES_RENDEZVOUS": f"{'x' * 5000}:1"})
+    with pytest.raises(ValueError, match="COLLECTIVES_SYMMETRIC_HEAP is '99999999T'; at most 16T are accepted"):
+        read_symmetric_heap({"COLLECTIVES_SYMMETRIC_HEAP": "99999999T"})
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_ranks_of_other_launchers_are_no_worlds_of_one(name):
+    with pytest.raises(ValueError, match=rf"^{name} is 3: .* COLLECTIVES_RENDEZVOUS.* init\(size=1\)"):
+        read_environment(environ={name: "3"})
+    for opted in ({"environ": {name: "1"}}, {"environ": {name: "no number"}}, {"environ": {name: "3"}, "size": 1}):
+        assert read_environment(**opted).size == 1
+    assert read_environment(environ={**JOB, name: "3"}).size == 4
+
+
+def test_a_rank_of_mpirun_is_no_world_of_one():
+    """By the way of a user, in a process of its own."""
+    environ = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+    program = "import collectives; print(collectives.init({}).size)"
+    refused = run_program(program.format(""), environ)
+    assert refused.returncode == 1
+    assert "ValueError: OMPI_COMM_WORLD_SIZE is 2: mpirun of Open MPI has started 2 processes" in refused.stderr
+    assert run_program(program.format("size=1"), environ).stdout == "1\n"
+
+
+def run_program(program, environ):
+    return subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
 
 
 def test_empty_variables_are_not_set():

@@ -32,6 +32,7 @@ class Launcher:
 
     def __init__(self, *arguments, **settings):
         environ = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
+        environ["OMP_NUM_THREADS"] = "1"  # else a line of the launcher says what it is
         self.process = subprocess.Popen(
             [*COMMAND, "run", *map(str, arguments)],
             stdout=subprocess.PIPE,

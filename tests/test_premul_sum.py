@@ -109,6 +109,8 @@ def refused(comm: Any) -> None:
         comm.all_reduce(np.ones(3), "sum", factor=2.0)
     with pytest.raises(TypeError, match="factor is 'x' of type str"):
         comm.reduce_scatter(np.ones(3 * comm.size), "premul_sum", factor="x")
+    with pytest.raises(ValueError, match="factor is an int of 1329 bits; a float, which it does not fit, is needed"):
+        comm.all_reduce(np.ones(3), "premul_sum", factor=10**400)
     with pytest.raises(TypeError, match="no meaning for dtype int64"):
         comm.all_reduce(np.ones(3, np.int64), "premul_sum", factor=2)
     assert comm.all_reduce(np.ones(3))[0] == comm.size

@@ -34,7 +34,12 @@ one `RuntimeWarning` that names all of them, each with the variable that it rese
 `collectives run` and `collectives.spawn` set the rank, the size, the rendezvous, the token and the descriptor for the
 processes they start. Under torchrun none of these five need be set: where `COLLECTIVES_RANK`, `COLLECTIVES_SIZE` and
 `COLLECTIVES_RENDEZVOUS` are all unset, and `init` is not given them, torchrun's own variables and store supply them,
-and a token unless one is set.
+and a token unless one is set. Both launchers also set `OMP_NUM_THREADS` to the cores of the host divided by the ranks,
+where it is not set and there are several ranks, and say so in a line on stderr.
+
+Where another launcher has started several processes (`OMPI_COMM_WORLD_SIZE`, `PMI_SIZE`, `SLURM_STEP_NUM_TASKS`,
+`FLUX_JOB_SIZE` or `WORLD_SIZE` is above one) and none of the five is set, `init` raises `ValueError` rather than making
+each process a world of its own; so does a rank or a rendezvous without a size. `init(size=1)` is a world of one.
 
 **On loopback a token may be missing, but then any user of the machine can join the job and run code in it**
 ([security.md](security.md#without-a-token)); rank 0 warns of that.

@@ -12,6 +12,7 @@ and ``local_group`` gives communicators to threads. ``init(replicas=k)`` does so
 
 from __future__ import annotations
 
+from . import _interpreter  # noqa: F401 (first: what follows hangs in a subinterpreter)
 from ._cuda import cuda_available
 from ._environment import library_version
 from ._recorder import dump_recorder

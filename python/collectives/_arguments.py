@@ -73,6 +73,8 @@ def check_factor(op: str, factor: object) -> None:
     """Raises ValueError or TypeError unless there is a factor exactly where the op takes one."""
     if factor is not None and not is_number(factor):
         raise TypeError(f"factor is {factor!r} of type {type(factor).__name__}; a number is accepted")
+    if isinstance(factor, int) and factor.bit_length() > 1024:
+        raise ValueError(f"factor is an int of {factor.bit_length()} bits; a float, which it does not fit, is needed")
     if (op == "premul_sum") != (factor is not None):
         raise ValueError(f"op is {op!r} and factor is {factor!r}; op='premul_sum' takes a factor, and no other op does")
 

@@ -127,7 +127,7 @@ def connect(environment: Environment, provide: Callable[[int], tuple[int, int]])
             world = _world(meeting.rank, environment.transport, people, pairs)
             _take(world, handovers)
             used = _connect_mesh(meeting, world)
-            told = meeting.exchange(used, "word that all connections are made")
+            told = meeting.exchange(used, "word that all connections are made", _are_texts)
         _say_routes(world, told)
         names = ", ".join(f"{process.ranks}: {process.host_name}" for process in world.processes)
         routes = ", ".join(used) or "shared memory only"
@@ -161,7 +161,7 @@ def _hand_over(
             "replicas": environment.replicas,
             "name": exchanger.name if exchanger is not None else "",
         }
-        people = meeting.exchange(person, "introductions")
+        people = meeting.exchange(person, "introductions", _is_person)
         for process, introduced in enumerate(people):
             meeting.heard(process, introduced)
         _check_transports(meeting, people)
@@ -181,7 +181,7 @@ def _hand_over(
         reasons = exchanger.reasons if exchanger is not None else {}
         mine = {"mapped": [p for p in handovers if p < meeting.rank], "reasons": sorted(reasons.items())}
         # While this round goes on, higher processes may still be connecting: the loop of the meeting serves them.
-        views = meeting.exchange(mine, "view of who shares memory")
+        views = meeting.exchange(mine, "view of who shares memory", _is_view)
     finally:
         if exchanger is not None:
             exchanger.close()
@@ -193,6 +193,52 @@ def _hand_over(
     if environment.transport == "shm":
         _check_all_mapped(meeting, pairs, views)
     return pairs, people
+
+
+def _is_list_of(value: Any, accepted: Callable[[Any], bool]) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(accepted, value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(_: int, value: Any) -> bool:
+    return _is_list_of(value, lambda text: isinstance(text, str))
+
+
+def _is_person(_: int, value: Any) -> bool:
+    """What every process says of itself. More of it than here is only shown, or compared."""
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(key), str) for key in ("hostname", "machine", "stack", "transport", "name"))
+        and _is_number(value.get("pid"))
+        and _is_list_of(value.get("cores"), _is_number)
+        and (value.get("replicas", 0) is None or (_is_number(value.get("replicas")) and value["replicas"] > 0))
+    )
+
+
+def _is_view(process: int, value: Any) -> bool:
+    def is_lower(number: Any) -> bool:
+        return _is_number(number) and 0 <= number < process
+
+    def is_reason(pair: Any) -> bool:
+        return isinstance(pair, (list, tuple)) and len(pair) == 2 and is_lower(pair[0])
+
+    return (
+        isinstance(value, dict)
+        and _is_list_of(value.get("mapped"), is_lower)
+        and _is_list_of(value.get("reasons"), is_reason)
+    )
+
+
+def _are_addresses(value: Any, replicas: int) -> bool:
+    """Of each replica, those that it offers."""
+
+    def is_address(pair: Any) -> bool:
+        return isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) and _is_number(pair[1])
+
+    return _is_list_of(value, lambda offered: _is_list_of(offered, is_address)) and len(value) == replicas
 
 
 def _other(pair: tuple[int, int], process: int) -> int | None:
@@ -307,7 +353,11 @@ def _connect_mesh(meeting: Rendezvous, world: World) -> list[str]:
                 reach=reach,
             )
             meshes.append(mesh)
-        told = meeting.exchange([mesh.offered for mesh in meshes], "addresses")
+        told = meeting.exchange(
+            [mesh.offered for mesh in meshes],
+            "addresses",
+            lambda process, value: _are_addresses(value, len(world.processes[process].ranks)),
+        )
         offers = {
             rank: [(str(host), int(port)) for host, port in offered]
             for process, told_by_process in zip(world.processes, told, strict=True)

@@ -6,6 +6,7 @@ the same shapes, whose memory nobody touches; the pieces that it makes of them s
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ from . import _core, _parts, _staging
 from ._arguments import Array
 from ._arrays.device import DeviceArray, New
 from ._arrays.device_operands import DeviceOperands
+from ._spans import Span, meeting
 
 if TYPE_CHECKING:
     from ._layout import Counts
@@ -29,20 +31,23 @@ class _StandIns:
     """Arrays of the host in the place of arrays on a device."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[int, int, DeviceArray]] = []  # addresses from and to, and what is really there
+        self._known: list[tuple[int, int, int]] = []  # addresses from and to, and the pointer of what is really there
 
     def add(self, array: DeviceArray) -> Array:
         made: Array = np.empty(array.shape, array.dtype)
-        self._known.append((made.ctypes.data, made.ctypes.data + array.nbytes, array))
+        if array.nbytes:
+            begin = made.ctypes.data
+            bisect.insort(self._known, (begin, begin + array.nbytes, array.pointer))
         return made
 
     def find(self, piece: Array) -> tuple[int, int]:
         """Pointer and bytes of a piece."""
         begin = piece.ctypes.data
-        for low, high, array in self._known:
-            if piece.nbytes and low <= begin < high:
-                return array.pointer + begin - low, piece.nbytes
-        return 0, 0
+        at = bisect.bisect_right(self._known, begin, key=lambda known: known[0])
+        if not piece.nbytes or at == 0 or begin >= self._known[at - 1][1]:
+            return 0, 0
+        low, _, pointer = self._known[at - 1]
+        return pointer + begin - low, piece.nbytes
 
 
 class _Started:
@@ -110,7 +115,8 @@ def run(
     inputs = [stand_ins.add(a) for a in operands.inputs]
     # Where a result has memory of an argument, ranks would read what others have written by then.
     outs = operands.outs or []
-    apart = [a.library.new(a, a.shape, a.dtype).array if _overlaps(a, operands.inputs) else a for a in outs]
+    shared = {i for i, _ in meeting(_spans(outs), _spans(operands.inputs))}
+    apart = [a.library.new(a, a.shape, a.dtype).array if i in shared else a for i, a in enumerate(outs)]
     targets = [stand_ins.add(a) for a in apart]
     made: list[New] = []
     launched: list[T] = []
@@ -151,7 +157,5 @@ def run(
     )
 
 
-def _overlaps(array: DeviceArray, others: Sequence[DeviceArray]) -> bool:
-    return any(
-        a.nbytes and array.pointer < a.pointer + a.nbytes and a.pointer < array.pointer + array.nbytes for a in others
-    )
+def _spans(arrays: Sequence[DeviceArray]) -> list[Span]:
+    return [(a.pointer, a.pointer + a.nbytes) for a in arrays]

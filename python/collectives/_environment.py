@@ -1,7 +1,8 @@
 """The launch environment: the one place of the Python layer that reads the ``COLLECTIVES_*`` variables.
 
 The variables are those of the table in csrc/core/environment.h, from which docs/environment.md is written. Explicit
-arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has one rank.
+arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has one rank,
+unless another launcher has started this process with others (_foreign.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import _core
+from ._foreign import refuse_world_of_one
 from ._interfaces import check_pattern
 from ._secrets import read_token_file
 
@@ -30,6 +32,8 @@ TRANSPORTS = ("auto", "shm", "tcp", "nccl")
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
 MAX_THREADS = 1024
+_LONGEST_NAME = 253  # characters, of a host
+MAX_HEAP = 16 << 40  # of which a process has room for a few
 DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
 
@@ -176,10 +180,14 @@ def read_environment(
     chosen_transport = _transport(transport_value, transport_source)
     chosen_timeout = None if timeout_value is None else _seconds(timeout_value, timeout_source)
 
-    if size_value is None and rank_value is not None and _integer(rank_value, rank_source, 0, MAX_SIZE - 1) > 0:
-        raise ValueError(
-            f"{rank_source} is {rank_value!r} but the number of ranks is not given: set COLLECTIVES_SIZE or pass size="
-        )
+    if size_value is None:
+        for value, source in ((rank_value, rank_source), (address_value, address_source)):
+            if value is not None:
+                raise ValueError(
+                    f"{source} is {value!r} but the number of ranks is not given: set COLLECTIVES_SIZE or pass size= "
+                    "(1 for a world of one)"
+                )
+        refuse_world_of_one(variables)
     chosen_size = 1 if size_value is None else _integer(size_value, size_source, 1, MAX_SIZE)
     if chosen_size > 1 and rank_value is None:
         raise ValueError(
@@ -248,7 +256,10 @@ def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
             f"COLLECTIVES_SYMMETRIC_HEAP is {text!r}; a number of bytes is accepted, with K, M, G or T behind it if "
             "you like"
         )
-    return int(digits) << shift
+    heap = int(digits) << shift
+    if heap > MAX_HEAP:
+        raise ValueError(f"COLLECTIVES_SYMMETRIC_HEAP is {text!r}; at most {MAX_HEAP >> 40}T are accepted")
+    return heap
 
 
 def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
@@ -374,6 +385,8 @@ def _address(value: object, source: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
+    if len(host) > _LONGEST_NAME:
+        raise ValueError(f"{source} names a host by {len(host)} characters; at most {_LONGEST_NAME} are accepted")
     if not colon or not host or (":" in host) != bracketed or not (port.isascii() and port.isdigit()):
         raise ValueError(f"{source} is {value!r}; {accepted}")
     if not 1 <= int(port) <= 65535:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from . import _wire
 from ._acceptor import Acceptor
 from ._loop import Loop
+from ._system import pidfd_open
 from ._wire import Message, Task, WireError
 
 _log = logging.getLogger("collectives")
@@ -215,7 +216,7 @@ def _identify(sock: socket.socket) -> Handover:
     handover = Handover(pid=pid)
     if pid > 0:
         with contextlib.suppress(OSError):
-            handover.pid_fd = os.pidfd_open(pid)
+            handover.pid_fd = pidfd_open(pid)
     return handover
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._spans import meeting, sharing, span_of
 from .errors import MismatchError
 
 if TYPE_CHECKING:
@@ -172,13 +173,12 @@ def check_writable(out: Sequence[Array]) -> None:
     for i, array in enumerate(out):
         if not array.flags.writeable:
             raise ValueError(f"out[{i}] is read-only and would be written")
-        for j in range(i):
-            if np.may_share_memory(array, out[j]) and np.shares_memory(array, out[j]):
-                raise ValueError(f"out[{j}] and out[{i}] share memory; pass arrays that do not overlap")
+    if (pair := sharing(out)) is not None:
+        raise ValueError(f"out[{pair[0]}] and out[{pair[1]}] share memory; pass arrays that do not overlap")
 
 
 def apart(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
     """The inputs, those that share memory with an output as copies: outputs are written before all inputs are read."""
-    return [
-        a.copy() if any(np.may_share_memory(a, o) and np.shares_memory(a, o) for o in outputs) else a for a in inputs
-    ]
+    pairs = meeting([span_of(a) for a in inputs], [span_of(o) for o in outputs])
+    shared = {i for i, j in pairs if np.shares_memory(inputs[i], outputs[j])}
+    return [a.copy() if i in shared else a for i, a in enumerate(inputs)]

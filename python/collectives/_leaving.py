@@ -35,10 +35,18 @@ def _leave() -> None:
         communicator.close()
 
 
+def _has_ended_the_program(error: BaseException) -> bool:
+    """Whether nothing has caught it: it went through the outermost frame of the main module."""
+    if error.__traceback__ is None:
+        return False
+    code = error.__traceback__.tb_frame.f_code
+    return code.co_name in ("<module>", "_run_module_as_main") and not code.co_filename.startswith("<ipython")
+
+
 def _uncaught() -> str:
     """The exception by which the program ends, empty when it ends in another way."""
-    error = getattr(sys, "last_value", None)  # where the interpreter leaves it
-    if error is None or hasattr(sys, "ps1"):  # at a prompt the program went on after it
+    error = getattr(sys, "last_value", None)  # where the interpreter leaves it, and test runners and consoles, too
+    if error is None or hasattr(sys, "ps1") or not _has_ended_the_program(error):  # at a prompt it went on after that
         return ""
     text = "".join(traceback.format_exception_only(error)).strip()
     return text if len(text) <= _MOST else text[:_MOST] + "..."

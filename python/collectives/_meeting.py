@@ -45,13 +45,32 @@ class Rendezvous:
         self.job = ""
         self.places: dict[int, tuple[str, int]] = {}
 
-    def exchange(self, value: Any, what: str = "values") -> list[Any]:
-        """Gives the values of all ranks, by rank. `value` must be JSON; `what` is for the text of errors.
+    def exchange(
+        self, value: Any, what: str = "values", accepted: Callable[[int, Any], bool] | None = None
+    ) -> list[Any]:
+        """Gives the values of all ranks, by rank.
+
+        Args:
+            value: must be JSON.
+            what: for the text of errors.
+            accepted: whether a value of a rank is of the form that the caller can use; any, by default.
 
         Raises:
-            PeerError: a rank died or failed.
+            PeerError: a rank died or failed, or sent a value that is not accepted.
             DeadlineError: a rank did not come to this round in time.
         """
+        values = self._round(value, what)
+        for rank, given in enumerate(values):
+            if accepted is not None and not accepted(rank, given):
+                raise errors.PeerError(
+                    f"{self.show(rank)} sent {_wire.shown(repr(given))} where its {what} should be. Is another program "
+                    "in this job, or another version?",
+                    rank=self.rank,
+                    **self.blame(rank),
+                )
+        return values
+
+    def _round(self, value: Any, what: str) -> list[Any]:
         return [value]
 
     def blame(self, rank: int) -> Fault:

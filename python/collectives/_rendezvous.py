@@ -115,7 +115,7 @@ class _Hub(Rendezvous):
         self.local_address = (beyond or addresses)[0]
         self._tell({"job": self.job, "loopback": self.loopback, **own_place()})
 
-    def exchange(self, value: Any, what: str = "values") -> list[Any]:
+    def _round(self, value: Any, what: str) -> list[Any]:
         if not self.loop.run(lambda: all(self._inbox.values()), self.deadline):
             missing = [rank for rank, messages in self._inbox.items() if not messages]
             who = self.show(missing[0]) if len(missing) == 1 else name_ranks(missing)
@@ -242,7 +242,7 @@ class _Spoke(Rendezvous):
         self.job = str(welcome.get("job"))
         self.loopback = welcome.get("loopback") is True
 
-    def exchange(self, value: Any, what: str = "values") -> list[Any]:
+    def _round(self, value: Any, what: str) -> list[Any]:
         assert self._socket is not None
         try:
             _wire.run(_wire.send(self._socket, {"value": value}), self._socket, self.deadline)

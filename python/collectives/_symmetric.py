@@ -16,6 +16,7 @@ from .errors import MismatchError
 if TYPE_CHECKING:
     from .communicator import Communicator
 
+_MOST = (1 << 62) - 1  # bytes of an array
 _ALIGNMENT = 4096  # arrays start on pages, so that they share no cache line
 
 
@@ -55,6 +56,10 @@ class Heap:
         if dtype.hasobject:
             raise TypeError(f"dtype {dtype} holds Python objects, which cannot be shared")
         nbytes = math.prod(dimensions) * dtype.itemsize
+        if nbytes > _MOST:
+            raise ValueError(
+                f"an array of shape {dimensions} and dtype {dtype} has {nbytes} bytes; at most {_MOST} are possible"
+            )
         self._agree(communicator, nbytes)
         # Where not all ranks share memory an ordinary array is as good.
         if self._bytes == 0 or nbytes == 0 or communicator.local_size != communicator.size:

@@ -12,6 +12,7 @@ from typing import Any, overload
 from . import _bootstrap, _core, _leaving, _recorder
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from ._sockets import out_of_files
+from ._system import eventfd
 from .communicator import Communicator
 from .errors import CollectivesError
 from .launch import _torchrun
@@ -68,7 +69,7 @@ def init(
 
     Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on). Where
     nobody says which rank this is, torchrun may: its ranks meet by its own store. When nothing is said at all, the
-    world is this process alone. A variable that begins with ``COLLECTIVES_`` and is unknown gives a RuntimeWarning.
+    world is this process alone, unless another launcher (mpirun, srun, ...) has started it with others. A variable that begins with ``COLLECTIVES_`` and is unknown gives a RuntimeWarning.
 
     With ``replicas=k`` this process has k ranks, each for one thread, and the replicas of all processes form one world.
     Its ranks are numbered host by host, within a host process by process, within a process by replica, so they are not
@@ -92,7 +93,8 @@ def init(
         CollectivesError: this process has an open communicator already.
         DeadlineError: not all ranks came in time.
         MismatchError: ranks were started differently.
-        ValueError, TypeError: an argument or variable is not acceptable.
+        ValueError, TypeError: an argument or variable is not acceptable; or another launcher has started several
+            processes, and nothing says which rank this one is (``init(size=1)`` where that is meant).
     """
     warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
     others: dict[str, Any] = {"token": token, "transport": transport, "timeout": timeout, "replicas": replicas}
@@ -156,7 +158,7 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
     def provide(size: int) -> tuple[int, int]:
         # With transport "tcp" nobody maps it.
         segments.append(-1 if environment.transport == "tcp" else _core.create_segment(size, options))
-        doorbells.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        doorbells.append(eventfd())
         return segments[-1], doorbells[-1]
 
     world: _bootstrap.World | None = None

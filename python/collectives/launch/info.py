@@ -13,6 +13,7 @@ from typing import Any
 
 from .._environment import library_version, unknown_variables, variables_set
 from .._interfaces import interface_addresses
+from .._system import memfd_create, pidfd_open
 
 _FRAMEWORKS = {  # module: names of its distributions
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm"),
@@ -86,13 +87,12 @@ def _transports() -> dict[str, Any]:
     addresses = [f"{name} {address}" for name, address in interface_addresses()]
     shared: dict[str, Any] = {"found": True, "where": "memfd over an abstract Unix socket"}
     try:
-        os.close(os.memfd_create("collectives-info", os.MFD_CLOEXEC))
-    except (AttributeError, OSError) as error:
+        os.close(memfd_create("collectives-info"))
+    except OSError as error:
         shared = {"found": False, "why": f"memfd_create fails: {error}; it needs Linux 3.17"}
     try:
-        pid_fd = os.pidfd_open(os.getpid())
-        os.close(pid_fd)
-    except (AttributeError, OSError) as error:
+        os.close(pidfd_open(os.getpid()))
+    except OSError as error:
         shared["why"] = f"pidfd_open fails ({error}), so the death of a peer is noticed by its connection only"
     return {
         "local": {"found": True, "where": "threads of one process"},

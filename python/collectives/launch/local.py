@@ -13,7 +13,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, signal_name
+from .._system import pidfd_open
+from ._process import (
+    die_with_parent,
+    listen_for_ranks,
+    new_token,
+    rank_environment,
+    signal_name,
+    threads_of_a_rank,
+    threads_text,
+)
 
 _LINE_LIMIT = 1 << 16  # bytes of one line that are held back
 _DRAIN = 1.0  # seconds to read the last output of ranks that have ended
@@ -33,7 +42,8 @@ def run_local(
 ) -> int:
     """Runs `command` as `ranks` processes and waits for all of them. Call it from the main thread.
 
-    Every line that a rank prints is passed on with ``[rank] `` before it. When one rank fails, the others get SIGTERM,
+    Every line that a rank prints is passed on with ``[rank] `` before it. Where ``OMP_NUM_THREADS`` is not set, the
+    ranks share the cores, and a line on stderr says so. When one rank fails, the others get SIGTERM,
     and SIGKILL `grace` seconds later, each with the processes it started. SIGINT, SIGTERM and SIGHUP are passed on to
     the ranks, which then have as long to end. The ranks die with this process, whatever becomes of it.
 
@@ -73,7 +83,7 @@ class _Rank:
         self.process = process
         self.pid_fd = -1
         with contextlib.suppress(OSError):
-            self.pid_fd = os.pidfd_open(process.pid)
+            self.pid_fd = pidfd_open(process.pid)
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process and to what it started (its process group)."""
@@ -160,6 +170,10 @@ class _Job:
     ) -> None:
         token = new_token()
         parent = os.getpid()
+        threads = threads_of_a_rank(ranks, environ)
+        if threads is not None:
+            environ = {**environ, "OMP_NUM_THREADS": threads}
+            self._say(threads_text(ranks, threads))
         with listen_for_ranks(ranks) as listener:
             for number in range(ranks):
                 variables = rank_environment(number, ranks, listener, token, transport, timeout)
@@ -186,7 +200,7 @@ class _Job:
                     self._selector.register(
                         source,
                         selectors.EVENT_READ,
-                        _Stream(number, source, getattr(sink, "buffer", None) or _Text(sink)),
+                        _Stream(number, source, _sink(sink)),
                     )
 
     def wait(self) -> int:
@@ -231,14 +245,26 @@ class _Job:
                 for number in self._wake.recv(64):
                     if number in _FORWARDED:
                         self._forward(number)
-                    elif self.outer_waker >= 0:
-                        with contextlib.suppress(OSError):
-                            os.write(self.outer_waker, bytes([number]))
+                    else:
+                        self._pass_on(number)
             elif isinstance(key.data, _Stream):
                 if not key.data.pump():
                     self._selector.unregister(key.fileobj)
             else:  # a process ended; `_look` fetches its exit code
                 self._selector.unregister(key.fileobj)
+
+    def _pass_on(self, number: int) -> None:
+        """A signal that is not for us, to whom signals wake elsewhere."""
+        if self.outer_waker >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self.outer_waker, bytes([number]))
+
+    def pass_on_the_last(self) -> None:
+        """Those that came when nobody waited any more."""
+        with contextlib.suppress(BlockingIOError):
+            for number in self._wake.recv(64):
+                if number not in _FORWARDED:
+                    self._pass_on(number)
 
     def _look(self, running: list[_Rank]) -> None:
         """Takes note of ranks that ended; the first that failed decides about the exit code."""
@@ -286,16 +312,23 @@ class _Job:
 
 
 class _Text:
-    """Bytes for a text stream that has no buffer below it."""
+    """Bytes for a text stream that has no buffer below it, or for nobody."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
 
     def write(self, data: bytes) -> None:
-        self._sink.write(data.decode(errors="replace"))
+        if self._sink is not None:
+            self._sink.write(data.decode(errors="replace"))
 
     def flush(self) -> None:
-        self._sink.flush()
+        if self._sink is not None:
+            self._sink.flush()
+
+
+def _sink(stream: Any) -> Any:
+    """Where the bytes of a rank go. A stream is None in a process that was started with it closed."""
+    return getattr(stream, "buffer", None) or _Text(stream)
 
 
 @contextlib.contextmanager
@@ -326,6 +359,7 @@ def _forwarding(job: _Job) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(job.outer_waker)
+            job.pass_on_the_last()
 
 
 def _reads_terminal() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import multiprocessing
 import os
@@ -12,12 +13,20 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, TypeVar
 
 from ..errors import ClosedError, CollectivesError, DeadlineError, PeerError
-from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, signal_name
+from ._process import (
+    die_with_parent,
+    listen_for_ranks,
+    new_token,
+    rank_environment,
+    signal_name,
+    threads_of_a_rank,
+    threads_text,
+)
 
 R = TypeVar("R")
 
@@ -60,12 +69,17 @@ def spawn(
             one that is the cause rather than those that noticed. Exceptions that cannot be pickled come as
             `CollectivesError` with their text.
         PeerError: a rank was killed or exited; the text has the signal or the exit code.
-        ValueError: `n` is less than 1.
+        ValueError: `n` is less than 1, or `fn` is defined in no file: in a notebook, at a prompt, by ``python -c``.
     """
     if isinstance(n, bool) or not isinstance(n, int):
         raise TypeError(f"n is {n!r} of type {type(n).__name__}; an integer is accepted")
     if n < 1:
         raise ValueError(f"n is {n}; at least 1 is accepted")
+    if not _is_importable(fn):
+        raise ValueError(
+            f"{fn!r} is defined where no new process can import it (python -c, standard input, a notebook); put it "
+            "into a module and import it from there"
+        )
     job = _Job(n)
     try:
         job.start(fn, tuple(args), transport, timeout)
@@ -91,7 +105,7 @@ class _Job:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         token = new_token()
-        with listen_for_ranks(self.size) as listener:
+        with listen_for_ranks(self.size) as listener, _threads(self.size):
             for rank in range(self.size):
                 variables = rank_environment(rank, self.size, listener, token, transport, timeout)
                 theirs: Any = None
@@ -183,7 +197,8 @@ class _Job:
             self._fail(
                 PeerError(
                     f"rank {rank} (pid {process.pid}) ended with exit code {code} before the function returned. See "
-                    'its output; a script that calls spawn must do so under `if __name__ == "__main__":`',
+                    "what it wrote to stderr; if that is a RuntimeError about bootstrapping, the script has to call "
+                    'spawn under `if __name__ == "__main__":`',
                     peer=rank,
                 )
             )
@@ -199,6 +214,33 @@ class _Job:
         else:
             distance = 0
         self._failures.append((distance, len(self._failures), error))
+
+
+@contextlib.contextmanager
+def _threads(ranks: int) -> Iterator[None]:
+    """While inside, new processes inherit their share of the cores: a rank imports the module of its function, and with
+    it NumPy, before anything could set a variable there."""
+    threads = threads_of_a_rank(ranks, os.environ)
+    if threads is None:
+        yield
+        return
+    print(f"collectives.spawn: {threads_text(ranks, threads)}", file=sys.stderr)
+    os.environ["OMP_NUM_THREADS"] = threads
+    try:
+        yield
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+
+
+def _is_importable(fn: Callable[..., Any]) -> bool:
+    """Whether a new process can come to the function: not when it is of a ``__main__`` that is no file."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if getattr(fn, "__module__", None) != "__main__":
+        return True
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    return getattr(main, "__spec__", None) is not None or (path is not None and os.path.exists(path))
 
 
 def _main(
