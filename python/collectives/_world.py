@@ -69,7 +69,8 @@ def init(
 
     Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on). Where
     nobody says which rank this is, torchrun may: its ranks meet by its own store. When nothing is said at all, the
-    world is this process alone, unless another launcher (mpirun, srun, ...) has started it with others. A variable that begins with ``COLLECTIVES_`` and is unknown gives a RuntimeWarning.
+    world is this process alone, unless another launcher (mpirun, srun, ...) has started it with others. A variable
+    that begins with ``COLLECTIVES_`` and is unknown gives a RuntimeWarning.
 
     With ``replicas=k`` this process has k ranks, each for one thread, and the replicas of all processes form one world.
     Its ranks are numbered host by host, within a host process by process, within a process by replica, so they are not
