@@ -47,6 +47,7 @@ def run(config: Config, environment: Path | None = None) -> dict[str, Any]:
     config = dataclasses.replace(config, show=show)
     if config.transport == "local":
         return _threads(config)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # nothing of what is measured has such threads
     results = collectives.spawn(
         measure.run, config.ranks, (config,), transport=config.transport, timeout=config.timeout
     )
