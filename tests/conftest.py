@@ -33,8 +33,9 @@ os.environ[MARK] = uuid.uuid4().hex
 # Likewise: one that crashes says where its Python code was.
 os.environ["PYTHONFAULTHANDLER"] = "1"
 
-# Tests wait for most of their time: for a process that starts or ends, for a deadline.
-WORKERS_OF_A_CORE = 3
+# Most tests keep all cores busy, some wait for a deadline or for a process that ends. With three of them, ranks that
+# look for each other's flags take longer than what is gained.
+WORKERS_OF_A_CORE = 2
 # The files that take longest begin first, so that no worker is left with one of them when the others are done.
 LONGEST = (
     "test_cpp",
