@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -25,6 +26,8 @@ from ._process import (
 )
 
 _LINE_LIMIT = 1 << 16  # bytes of one line that are held back
+_PIECE = 1 << 16  # bytes that are read at a time
+_F_GETPIPE_SZ = 1032  # fcntl.F_GETPIPE_SZ, which Python lacks where its C library did
 _DRAIN = 1.0  # seconds to read the last output of ranks that have ended
 _POLL = 0.1  # seconds between looks at processes that the selector cannot watch
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -114,7 +117,7 @@ class _Stream:
     def pump(self) -> bool:
         """Passes on what is there; False at the end."""
         try:
-            data = os.read(self.source.fileno(), 1 << 16)
+            data = os.read(self.source.fileno(), _PIECE)
         except BlockingIOError:
             return True
         except OSError:
@@ -124,11 +127,22 @@ class _Stream:
         if rest and (not data or len(rest) > _LINE_LIMIT):
             lines, rest = [*lines, rest], b""
         self._line = bytearray(rest)
+        self._pass_on(lines)
+        return bool(data)
+
+    def pump_all(self) -> None:
+        """Passes on what is there now, and not what comes meanwhile."""
+        left = fcntl.fcntl(self.source.fileno(), _F_GETPIPE_SZ)
+        while left > 0 and self.pump():
+            left -= _PIECE
+        self._pass_on([bytes(self._line)] if self._line else [])
+        self._line = bytearray()
+
+    def _pass_on(self, lines: list[bytes]) -> None:
         if lines:
             with contextlib.suppress(OSError, ValueError):  # nobody listens any more; the ranks go on all the same
                 self._sink.write(b"".join(self._prefix + line + b"\n" for line in lines))
                 self._sink.flush()
-        return bool(data)
 
 
 def _exit_code(rank: _Rank) -> int:
@@ -218,6 +232,9 @@ class _Job:
         end = time.monotonic() + _DRAIN
         while self._streams() and time.monotonic() < end:
             self._turn(end - time.monotonic())
+        # Whoever still has them open may go on writing; what the ranks wrote is there, at most what a pipe holds.
+        for stream in self._streams():
+            stream.pump_all()
         if self._keep_going and not self._asked and any(rank.process.returncode == 0 for rank in self.ranks):
             return 0
         return self._code or 0
@@ -236,8 +253,8 @@ class _Job:
         self._wake.close()
         self._waker.close()
 
-    def _streams(self) -> bool:
-        return any(isinstance(key.data, _Stream) for key in self._selector.get_map().values())
+    def _streams(self) -> list[_Stream]:
+        return [key.data for key in self._selector.get_map().values() if isinstance(key.data, _Stream)]
 
     def _turn(self, limit: float | None) -> None:
         for key, _ in self._selector.select(limit):
