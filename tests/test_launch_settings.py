@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -96,7 +97,7 @@ def test_output_of_ranks_when_stdout_is_closed(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] out", "[1] out"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="a network of its own needs root and `ip`")
 def test_a_host_whose_loopback_has_no_ipv4(tmp_path: Path) -> None:
     program = tmp_path / "sum.py"
     program.write_text(
