@@ -256,7 +256,7 @@ def _two_ranks(program: str, hosts: tuple[str, str] = ("", "")) -> list[subproce
 
     running = []
     token = _process.new_token()
-    with _process.listen_for_ranks(2) as listener:
+    with _process.listen_for_ranks() as listener:
         for rank in range(2):
             own = os.environ | _process.rank_environment(rank, 2, listener, token, "auto", 60.0)
             own |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_MNNVL_ENABLE": "0"}

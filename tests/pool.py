@@ -367,7 +367,7 @@ class ProcessGroup(Group):
         launch: Any = importlib.import_module("collectives.launch._process")
         token = launch.new_token()
         try:
-            with launch.listen_for_ranks(self.size) as listener:
+            with launch.listen_for_ranks() as listener:
                 for r in range(self.size):
                     own = launch.rank_environment(r, self.size, listener, token, self.transport, self._timeout)
                     own.update(self._variables)

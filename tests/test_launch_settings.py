@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from collectives.launch import local
-from collectives.launch._process import threads_of_a_rank
+from collectives.launch._process import share_of_cores
 
 LIMIT = 60  # seconds
 CORES = len(os.sched_getaffinity(0))
 SAID = "OMP_NUM_THREADS is {} in each rank"
 
 
-def start(*command: str, threads: str = "", program: str | None = None, **more: object) -> tuple[str, str]:
+def start(*command: str, threads: str = "", program: str | None = None) -> tuple[str, str]:
     """What a program prints, which must end with 0."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("COLLECTIVES_", "OMP_"))}
     done = subprocess.run(
@@ -30,18 +30,19 @@ def start(*command: str, threads: str = "", program: str | None = None, **more: 
         timeout=LIMIT,
         input=program,
         check=False,
-        **more,  # type: ignore[call-overload]
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
 
-def test_share_of_a_rank() -> None:
-    assert threads_of_a_rank(CORES, {}) == "1"
-    assert threads_of_a_rank(CORES + 1, {"OMP_NUM_THREADS": ""}) == "1"
-    assert threads_of_a_rank(2, {}) == str(max(1, CORES // 2))
-    assert threads_of_a_rank(1, {}) is None  # which has them all
-    assert threads_of_a_rank(4, {"OMP_NUM_THREADS": "3"}) is None
+@pytest.mark.parametrize(("ranks", "threads"), [(2, max(1, CORES // 2)), (CORES + 1, 1), (10 * CORES, 1)])
+def test_share_of_a_rank(ranks: int, threads: int) -> None:
+    said: list[str] = []
+    assert share_of_cores(ranks, {"OMP_NUM_THREADS": ""}, said.append) == {"OMP_NUM_THREADS": str(threads)}
+    assert said == [f"{SAID.format(threads)} ({CORES} cores, {ranks} ranks); set it for another number"]
+    assert share_of_cores(ranks, {"OMP_NUM_THREADS": "3"}, said.append) == {}
+    assert share_of_cores(1, {}, said.append) == {}  # which has them all
+    assert len(said) == 1
 
 
 SHOW = "import os, sys; print(os.environ['OMP_NUM_THREADS'])"
@@ -92,6 +93,7 @@ def test_output_of_ranks_when_stdout_is_closed(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", f"{run} >&-"], env=kept, stderr=subprocess.PIPE, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stderr.splitlines()) == ["[0] err", "[1] err"]
+    del kept["OMP_NUM_THREADS"]  # of which the launcher says a line, and not to stdout
     done = subprocess.run(["sh", "-c", f"{run} 2>&-"], env=kept, stdout=subprocess.PIPE, text=True, timeout=LIMIT)
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["[0] out", "[1] out"]

@@ -13,10 +13,8 @@ A process has one rank, or several, its replicas. Up to step 3 numbers are those
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +25,7 @@ from ._handover import Exchanger, Handover
 from ._meeting import Fault, Rendezvous, own_place
 from ._mesh import Mesh, Reach
 from ._numbering import is_crowded, number_ranks, partition
+from ._say import say
 from ._wire import Deadline
 from .errors import CollectivesError, DeadlineError, MismatchError, PeerError
 
@@ -327,8 +326,7 @@ def _say_routes(world: World, told: list[list[str]]) -> None:
     routes = list(dict.fromkeys(f"{process.host_name} {' and '.join(used)}" for process, used in pairs))
     rest = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
     text = f"{len(world.host)} ranks, TCP between hosts over {', '.join(routes[:_MOST_ROUTES])}{rest}"
-    with contextlib.suppress(OSError, ValueError):  # there is no standard error, or it is closed
-        print(f"collectives: {text}", file=sys.stderr, flush=True)
+    say(f"collectives: {text}")
 
 
 def _connect_mesh(meeting: Rendezvous, world: World) -> list[str]:

@@ -10,28 +10,29 @@ _PIDFD_OPEN = 434  # the same number on every architecture
 _EFD_CLOEXEC, _EFD_NONBLOCK = 0o2000000, 0o4000
 _MFD_CLOEXEC = 1
 
-_libc = ctypes.CDLL(None, use_errno=True)
+# Loaded beforehand: a launcher uses it between fork and exec, where nothing may be imported or allocated at will.
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def pidfd_open(pid: int) -> int:
     """A descriptor of the process, readable when it has ended, closed on exec. Raises OSError."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
-    return _checked(_libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_long(pid), ctypes.c_long(0)), "pidfd_open")
+    return _checked(libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_long(pid), ctypes.c_long(0)), "pidfd_open")
 
 
 def eventfd() -> int:
     """A new eventfd that counts from 0, does not block and is closed on exec. Raises OSError."""
     if hasattr(os, "eventfd"):
         return os.eventfd(0, _EFD_CLOEXEC | _EFD_NONBLOCK)
-    return _checked(_libc.eventfd(0, _EFD_CLOEXEC | _EFD_NONBLOCK), "eventfd")
+    return _checked(libc.eventfd(0, _EFD_CLOEXEC | _EFD_NONBLOCK), "eventfd")
 
 
 def memfd_create(name: str) -> int:
     """New memory without a name in the file system, closed on exec. Raises OSError."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
-    return _checked(_libc.memfd_create(name.encode(), _MFD_CLOEXEC), "memfd_create")
+    return _checked(libc.memfd_create(name.encode(), _MFD_CLOEXEC), "memfd_create")
 
 
 def _checked(descriptor: int, what: str) -> int:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .._environment import format_address
+from .._sockets import listen_on_loopback, out_of_files
+from .._system import libc
 
 _PR_SET_PDEATHSIG = 1
-# Loaded beforehand, because between fork and exec nothing may be imported or allocated at will.
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
     """Makes the kernel kill this process as soon as the thread of `parent` that started it is gone."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it died before the call above
         os._exit(128 + signal.SIGKILL)
 
@@ -28,28 +27,22 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
-def listen_for_ranks(ranks: int) -> socket.socket:
-    """The socket of the rendezvous, for rank 0 to inherit: nobody else can take its port in between."""
-    refused: list[OSError] = []
-    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        try:
-            listener = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # a system without this family
-            refused.append(error)
-            continue
-        try:
-            listener.bind((host, 0))
-            listener.listen(max(128, ranks))
-            return listener
-        except OSError as error:  # which is not up, or has only the other kind of address
-            listener.close()
-            refused.append(error)
-        except BaseException:
-            listener.close()
+def listen_for_ranks() -> socket.socket:
+    """The socket of the rendezvous, for rank 0 to inherit: nobody else can take its port in between.
+
+    Raises:
+        OSError: there is no loopback address, or no descriptor is left.
+    """
+    try:
+        listener, *others = listen_on_loopback()
+    except OSError as error:
+        if out_of_files(error):
             raise
-    raise OSError(
-        refused[0].errno, f"the ranks cannot meet on loopback, 127.0.0.1 or ::1 ({refused[0].strerror}); is it up?"
-    )
+        where = "the ranks cannot meet on loopback, at 127.0.0.1 or ::1"
+        raise OSError(error.errno, f"{where} ({error.strerror})") from error
+    for other in others:
+        other.close()
+    return listener
 
 
 def rank_environment(
@@ -71,18 +64,17 @@ def rank_environment(
     return variables
 
 
-def threads_of_a_rank(ranks: int, environ: Mapping[str, str]) -> str | None:
-    """What OMP_NUM_THREADS is to be in each rank, so that their BLAS and OpenMP threads do not fight for the cores;
-    ``None`` where it is set already, or one rank has them all."""
+def share_of_cores(ranks: int, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
+    """The variable that keeps BLAS and OpenMP threads of the ranks from fighting for the cores, and a line about it.
+
+    None where it is set already, or one rank has them all.
+    """
     if ranks == 1 or environ.get("OMP_NUM_THREADS"):
-        return None
-    return str(max(1, len(os.sched_getaffinity(0)) // ranks))
-
-
-def threads_text(ranks: int, threads: str) -> str:
-    """What is said of it."""
+        return {}
     cores = len(os.sched_getaffinity(0))
-    return f"OMP_NUM_THREADS is {threads} in each rank ({cores} cores, {ranks} ranks); set it for another number"
+    threads = max(1, cores // ranks)
+    say(f"OMP_NUM_THREADS is {threads} in each rank ({cores} cores, {ranks} ranks); set it for another number")
+    return {"OMP_NUM_THREADS": str(threads)}
 
 
 def signal_name(number: int) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from .._environment import TRANSPORTS
+from .._say import say
 from .info import format_info, info
 from .local import run_local
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             keep_going=options.keep_going,
         )
     except OSError as error:
-        print(f"collectives run: cannot start {options.program!r}: {error.strerror or error}", file=sys.stderr)
+        say(f"collectives run: cannot start {options.program!r}: {error.strerror or error}")
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 

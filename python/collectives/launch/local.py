@@ -14,16 +14,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
+from .._say import say
 from .._system import pidfd_open
-from ._process import (
-    die_with_parent,
-    listen_for_ranks,
-    new_token,
-    rank_environment,
-    signal_name,
-    threads_of_a_rank,
-    threads_text,
-)
+from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, share_of_cores, signal_name
 
 _LINE_LIMIT = 1 << 16  # bytes of one line that are held back
 _PIECE = 1 << 16  # bytes that are read at a time
@@ -45,10 +38,10 @@ def run_local(
 ) -> int:
     """Runs `command` as `ranks` processes and waits for all of them. Call it from the main thread.
 
-    Every line that a rank prints is passed on with ``[rank] `` before it. Where ``OMP_NUM_THREADS`` is not set, the
-    ranks share the cores, and a line on stderr says so. When one rank fails, the others get SIGTERM,
+    Every line that a rank prints is passed on with ``[rank] `` before it. When one rank fails, the others get SIGTERM,
     and SIGKILL `grace` seconds later, each with the processes it started. SIGINT, SIGTERM and SIGHUP are passed on to
-    the ranks, which then have as long to end. The ranks die with this process, whatever becomes of it.
+    the ranks, which then have as long to end. The ranks die with this process, whatever becomes of it. Where
+    ``OMP_NUM_THREADS`` is not set they share the cores, and a line on stderr says so.
 
     Args:
         command: program and arguments.
@@ -184,11 +177,8 @@ class _Job:
     ) -> None:
         token = new_token()
         parent = os.getpid()
-        threads = threads_of_a_rank(ranks, environ)
-        if threads is not None:
-            environ = {**environ, "OMP_NUM_THREADS": threads}
-            self._say(threads_text(ranks, threads))
-        with listen_for_ranks(ranks) as listener:
+        environ = {**environ, **share_of_cores(ranks, environ, self._say)}
+        with listen_for_ranks() as listener:
             for number in range(ranks):
                 variables = rank_environment(number, ranks, listener, token, transport, timeout)
                 # Lines should appear when they are printed, and those of a rank that is killed should not be lost.
@@ -279,9 +269,10 @@ class _Job:
     def pass_on_the_last(self) -> None:
         """Those that came when nobody waited any more."""
         with contextlib.suppress(BlockingIOError):
-            for number in self._wake.recv(64):
-                if number not in _FORWARDED:
-                    self._pass_on(number)
+            while True:
+                for number in self._wake.recv(64):
+                    if number not in _FORWARDED:
+                        self._pass_on(number)
 
     def _look(self, running: list[_Rank]) -> None:
         """Takes note of ranks that ended; the first that failed decides about the exit code."""
@@ -324,8 +315,7 @@ class _Job:
             rank.signal(number)
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            print(f"collectives run: {text}", file=sys.stderr, flush=True)
+        say(f"collectives run: {text}")
 
 
 class _Text:

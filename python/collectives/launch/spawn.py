@@ -17,16 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, TypeVar
 
+from .._say import say
 from ..errors import ClosedError, CollectivesError, DeadlineError, PeerError
-from ._process import (
-    die_with_parent,
-    listen_for_ranks,
-    new_token,
-    rank_environment,
-    signal_name,
-    threads_of_a_rank,
-    threads_text,
-)
+from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, share_of_cores, signal_name
 
 R = TypeVar("R")
 
@@ -105,7 +98,7 @@ class _Job:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         token = new_token()
-        with listen_for_ranks(self.size) as listener, _threads(self.size):
+        with listen_for_ranks() as listener, _sharing_cores(self.size):
             for rank in range(self.size):
                 variables = rank_environment(rank, self.size, listener, token, transport, timeout)
                 theirs: Any = None
@@ -217,19 +210,16 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _threads(ranks: int) -> Iterator[None]:
+def _sharing_cores(ranks: int) -> Iterator[None]:
     """While inside, new processes inherit their share of the cores: a rank imports the module of its function, and with
     it NumPy, before anything could set a variable there."""
-    threads = threads_of_a_rank(ranks, os.environ)
-    if threads is None:
-        yield
-        return
-    print(f"collectives.spawn: {threads_text(ranks, threads)}", file=sys.stderr)
-    os.environ["OMP_NUM_THREADS"] = threads
+    share = share_of_cores(ranks, os.environ, lambda text: say(f"collectives.spawn: {text}"))
+    os.environ.update(share)
     try:
         yield
     finally:
-        del os.environ["OMP_NUM_THREADS"]
+        for name in share:
+            del os.environ[name]
 
 
 def _is_importable(fn: Callable[..., Any]) -> bool:
