@@ -41,7 +41,7 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 try:
-    world = connect(environment, lambda size: (segment, doorbell))
+    world = connect(environment, lambda size, room: (segment, doorbell))
 except Exception as error:
     say(error=type(error).__name__, text=str(error), peer=getattr(error, "peer", None),
         leaked=len(os.listdir("/proc/self/fd")) - before)

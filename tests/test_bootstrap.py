@@ -133,7 +133,7 @@ def test_a_stopped_rank_ends_at_the_deadline():
 
 def test_a_world_of_one():
     sizes = []
-    world = connect(Environment(), lambda size: (sizes.append(size) or -1, -1))
+    world = connect(Environment(), lambda size, room: (sizes.append(size) or -1, -1))
     assert (world.ranks, world.host, world.tcp_fds, sizes) == ([0], [0], [{}], [1])
     assert [process.ranks for process in world.processes] == [[0]]
 
@@ -144,7 +144,7 @@ def test_start_and_start_again():
         "import os\nfrom collectives._bootstrap import connect\n"
         "from collectives._environment import read_environment\n"
         "fd, bell = os.memfd_create('a'), os.memfd_create('b')\n"
-        "for _ in range(20):\n    connect(read_environment(), lambda size: (fd, bell)).close()\n"
+        "for _ in range(20):\n    connect(read_environment(), lambda size, room: (fd, bell)).close()\n"
     )
     with socket.socket() as listener, contextlib.ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))

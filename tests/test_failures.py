@@ -253,6 +253,38 @@ def call_all_but_last(comm: Any, asynchronous: bool) -> None:
     comm.barrier()
 
 
+def exit_by_a_handler(comm: Any) -> None:
+    """As programs do that want to leave in good order when they are told to end."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(3)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    pool.say("ready")
+    try:
+        comm.recv(np.ones(3), 1 - comm.rank)
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit {error.code}") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_an_interruption_is_called_by_what_it_was(pools: Pools, transport: str) -> None:
+    group = pools.get(2, transport)
+    group.start(exit_by_a_handler)
+    for rank in group.ranks:
+        assert rank.event() == "ready"
+    group.ranks[0].await_sleep()
+    group.ranks[1].await_sleep()
+    group.ranks[0].signal(signal.SIGTERM)
+    first, second = group.collect(20)
+    group.broken = True
+    assert "SystemExit 3" in str(first.error), first
+    assert type(second.error).__name__ == "PeerError", second
+    assert "SystemExit" in str(second.error) and "Ctrl-C" not in str(second.error)
+
+
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "async"])
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_ctrl_c(pools: Pools, transport: str, asynchronous: bool) -> None:

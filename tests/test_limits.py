@@ -127,7 +127,10 @@ def test_enough_descriptors():
 @pytest.mark.parametrize(
     ("limit", "advice"), [({"AS": 1 << 30}, "ulimit -v"), ({"FSIZE": 1 << 20}, "ulimit -f")], ids=["AS", "FSIZE"]
 )
-def test_no_room_for_segments(limit, advice):
+def test_no_room_for_segments(limit, advice, monkeypatch):
+    if "AS" in limit:  # else they are made to fit
+        monkeypatch.setenv("COLLECTIVES_SYMMETRIC_HEAP", "4G")
+        monkeypatch.setattr("replicas.KEPT", ("COLLECTIVES_SYMMETRIC_HEAP",))
     reports, _ = run([{}, limit, {}])
     assert reports[1]["error"] == "OSError", reports
     assert advice in reports[1]["text"]
@@ -146,16 +149,29 @@ def test_the_advice_helps(monkeypatch):
     assert all(map(is_fine, reports)), reports
 
 
-def test_threads_without_address_space():
+@pytest.mark.parametrize(
+    "limits", [[{}, {"AS": 1 << 30}, {}], [{"AS": 64 << 30}] * 8], ids=["one-of-three", "eight-with-64-GiB"]
+)
+def test_the_heap_fits_into_the_address_space(limits):
+    """All ranks agree on a size by the tightest limit."""
+    reports, texts = run(limits)
+    assert all(map(is_fine, reports)), (reports, texts)
+    assert all("shm" in r["carried"] for r in reports)
+
+
+@pytest.mark.parametrize("heap", [None, "16G"], ids=["derived", "chosen"])
+def test_threads_with_little_address_space(heap):
     program = (
         "import collectives, resource\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))\n"
-        "try:\n    collectives.local_group(2)\n"
+        "try:\n    print(len(collectives.local_group(2)))\n"
         "except OSError as error:\n    print(error)\n"
     )
+    if heap:
+        program = f"import os\nos.environ['COLLECTIVES_SYMMETRIC_HEAP'] = {heap!r}\n" + program
     with job(program, [{}], start="") as [rank]:
         out, text = rank.process.communicate(timeout=60)
-    assert b"COLLECTIVES_SYMMETRIC_HEAP" in out, (out, text)
+    assert (b"COLLECTIVES_SYMMETRIC_HEAP" in out) if heap else (out == b"2\n"), (out, text)
 
 
 @pytest.mark.parametrize("limits", [{"MEMLOCK": 0}, {"shm": 64 << 10}], ids=["MEMLOCK", "shm"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,23 @@ def close_after(comm: Any, count: int) -> float:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_closing_ends_what_was_dropped(pools: Pools, transport: str) -> None:
     assert pools.get(3, transport).run(close_after, 300_000, limit=30) == [2.0, 0.0, 1.0]
+
+
+def close_with_what_never_comes(comm: Any) -> float:
+    """Both ranks close with a receive to which there is no send, and with one whose message comes."""
+    began = time.monotonic()
+    with comm.dup() as group:
+        group.recv(np.zeros(300_000), 1 - comm.rank, tag=1, async_op=True)
+        group.recv(received := np.zeros(300_000), 1 - comm.rank, tag=2, async_op=True)
+        group.send(np.full(300_000, 5.0), 1 - comm.rank, tag=2, async_op=True)
+    assert (received == 5).all()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_closing_does_not_wait_for_what_never_comes(pools: Pools, transport: str) -> None:
+    took = pools.get(2, transport).run(close_with_what_never_comes)
+    assert max(took) < 30, took  # not for the timeout, which is ten minutes
 
 
 def wrong_calls(comm: Any) -> None:

@@ -200,6 +200,26 @@ def test_dump_and_error_after_a_failure(groups: Any, transport: str, tmp_path: P
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_a_dump_follows_no_link(groups: Any, tmp_path: Path) -> None:
+    """In a folder that others may write to, they could have it write into any file of the user."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    group = groups(2, "shm", variables={"COLLECTIVES_RECORDER_DIR": str(folder)})
+    final = folder / f"collectives-recorder-rank0-pid{group.ranks[0].pid}.json"
+    for taken in (final, *(Path(f"{final}.{number}.part") for number in range(100))):
+        taken.symlink_to(precious)
+    group.start(fail, TIMEOUT)
+    assert group.ranks[1].event() == "ready"
+    assert group.ranks[0].outcome(time.monotonic() + LIMIT).value[0] == "DeadlineError"
+    end = time.monotonic() + LIMIT
+    while final.is_symlink() and time.monotonic() < end:
+        time.sleep(0.01)  # a poll: what another process writes cannot be waited for
+    assert await_file(folder, 0)["entries"][-1]["name"] == "gradient"
+    assert precious.read_text() == "mine"
+
+
 def fail_alone(comm: Any) -> list[Any]:
     if comm.rank == 1:
         return []

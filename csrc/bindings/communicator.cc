@@ -302,7 +302,7 @@ bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>&
       return true;
     }
     if (PyErr_CheckSignals() != 0) {
-      communicator.interrupt();
+      communicator.interrupt(interruption());
       return false;
     }
   }

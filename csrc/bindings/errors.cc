@@ -92,6 +92,13 @@ void set_python_error() {
   }
 }
 
+std::string interruption() {
+  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
+    return "Ctrl-C";
+  }
+  return "by " + std::string(reinterpret_cast<PyTypeObject*>(PyErr_Occurred())->tp_name) + " of a signal handler";
+}
+
 void register_errors() {
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {

@@ -3,10 +3,15 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 namespace collectives {
 
 // Makes pybind11 translate the errors of core/error.h.
 void register_errors();
+
+// What has interrupted a wait: the Python error that a signal handler has raised, which is set.
+std::string interruption();
 
 // Sets the Python error for the C++ exception that is being handled; for functions outside pybind11.
 void set_python_error();

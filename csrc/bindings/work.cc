@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "bindings/arrays.h"
+#include "bindings/errors.h"
 #include "bindings/torch_tensors.h"
 #include "bindings/unlocked.h"
 #include "core/error.h"
+#include "core/grow.h"
 
 namespace collectives {
 namespace {
@@ -57,33 +59,51 @@ struct PyWork {
         return false;
       }
       if (PyErr_CheckSignals() != 0) {
-        communicator->interrupt();
+        communicator->interrupt(interruption());
         throw py::error_already_set();
       }
     }
   }
 
-  // The engine still reads and writes these arrays: a dropped handle must neither free them under it, nor wait for
-  // others, who may wait for what this thread does next.
-  ~PyWork() {
-    if (work != nullptr && !work->finished() && !Engine::forked()) {
-      auto left = std::make_unique<PyWork>();
-      std::swap(left->owner, owner);
-      std::swap(left->inputs, inputs);
-      std::swap(left->outputs, outputs);
-      std::swap(left->work, work);
-      left->communicator = communicator;
-      orphans().push_back(std::move(left));
+  PyWork* next = nullptr;  // in the list of those that were dropped
+};
+
+// Works in flight whose handles were dropped. The interpreter's lock guards them.
+PyWork* g_dropped = nullptr;
+
+// The engine still reads and writes these arrays: a dropped handle must neither free them under it, nor wait for
+// others, who may wait for what this thread does next. Nothing is allocated here, since there may be no memory left.
+struct Drop {
+  void operator()(PyWork* work) const {
+    if (work->work != nullptr && !work->work->finished() && !work->communicator->engine()->forked()) {
+      work->next = std::exchange(g_dropped, work);
+    } else {
+      delete work;
     }
   }
-
-  // Works in flight whose handles were dropped. The interpreter's lock guards them. Never destroyed: it may be gone by
-  // then.
-  static std::vector<std::unique_ptr<PyWork>>& orphans() {
-    static auto* const all = new std::vector<std::unique_ptr<PyWork>>;
-    return *all;
-  }
 };
+using WorkHandle = std::unique_ptr<PyWork, Drop>;
+
+// How long a communicator that is to be closed waits for messages that nobody waits for, and that have not begun to
+// come: the other side may be just about to send them, or never do it.
+constexpr std::chrono::seconds kReceivePatience(5);
+
+// Takes those out of the list that `chosen` says.
+template <typename Chosen>
+std::vector<WorkHandle> take_dropped(const Chosen& chosen) {
+  std::vector<WorkHandle> taken;
+  for (PyWork** at = &g_dropped; *at != nullptr;) {
+    if (chosen(**at)) {
+      make_room(taken);
+      PyWork* const work = *at;
+      *at = std::exchange(work->next, nullptr);
+      taken.emplace_back(work);
+    } else {
+      at = &(*at)->next;
+    }
+  }
+  return taken;
+}
 
 // Keeps the memory of a plain array, or of a tuple of them: the caller may replace that of a tensor (`x.data = y`), or
 // drop all of them.
@@ -149,32 +169,33 @@ void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& ou
 }  // namespace
 
 void release_dropped() {
-  auto& all = PyWork::orphans();
-  if (all.empty()) {
-    return;
+  if (g_dropped != nullptr) {
+    // Freed when all are out of the list: that may run Python, which may come here again.
+    take_dropped([](const PyWork& work) { return work.work->finished(); });
   }
-  std::vector<std::unique_ptr<PyWork>> over;  // what is freed may run Python, which may come here again
-  for (auto& orphan : all) {
-    if (orphan->work->finished()) {
-      over.push_back(std::move(orphan));
-    }
-  }
-  std::erase(all, nullptr);
 }
 
-void finish_dropped(const Communicator& communicator) {
-  std::vector<std::unique_ptr<PyWork>> own;
-  for (auto& orphan : PyWork::orphans()) {
-    if (orphan->communicator == &communicator && !Engine::forked()) {
-      own.push_back(std::move(orphan));
+void finish_dropped(Communicator& communicator) {
+  const auto own = take_dropped(
+      [&](const PyWork& work) { return work.communicator == &communicator && !communicator.engine()->forked(); });
+  const auto receives = [](const WorkHandle& work) { return work->work->is_message() && !work->work->message.sending; };
+  const auto finish = [](PyWork& work, double timeout_s) {
+    try {
+      return work.wait(timeout_s);
+    } catch (const CollectivesError&) {
+      return true;  // the communicator has failed; nobody has asked for this result
+    }
+  };
+  for (const WorkHandle& work : own) {
+    if (!receives(work)) {
+      finish(*work, -1);
     }
   }
-  std::erase(PyWork::orphans(), nullptr);
-  for (const auto& orphan : own) {
-    try {
-      orphan->wait(-1);
-    } catch (const CollectivesError&) {
-      // The communicator has failed; nobody has asked for this result.
+  const auto until = Clock::now() + kReceivePatience;
+  for (const WorkHandle& work : own) {
+    const auto left = std::chrono::duration<double>(until - Clock::now()).count();
+    if (receives(work) && !finish(*work, std::max(0.0, left)) && !communicator.withdraw(*work->work)) {
+      finish(*work, -1);  // it is on its way
     }
   }
 }
@@ -183,7 +204,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   release_dropped();
   const auto tuple = py::reinterpret_borrow<py::tuple>(args);
   const auto kind = parse_collective(tuple[0].cast<std::string>());
-  auto work = std::make_unique<PyWork>();
+  WorkHandle work(new PyWork);
   work->owner = py::reinterpret_borrow<py::object>(owner);
   work->inputs = tuple[1];
   work->outputs = tuple[2];
@@ -225,7 +246,7 @@ PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyO
   if (type == nullptr) {
     type = py::object(py::module_::import("collectives._work").attr("Work")).release().ptr();
   }
-  auto work = std::make_unique<PyWork>();
+  WorkHandle work(new PyWork);
   work->owner = py::reinterpret_borrow<py::object>(owner);
   hold(work->inputs, x);
   hold(work->outputs, out);
@@ -244,7 +265,7 @@ PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyO
 PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* args) {
   release_dropped();
   const auto tuple = py::reinterpret_borrow<py::tuple>(args);
-  auto work = std::make_unique<PyWork>();
+  WorkHandle work(new PyWork);
   work->owner = py::reinterpret_borrow<py::object>(owner);
   work->inputs = work->outputs = tuple[3];
   work->communicator = &communicator;
@@ -269,7 +290,7 @@ PyObject* start_message(Communicator& communicator, PyObject* owner, PyObject* a
 }
 
 void bind_work(py::module_& m) {
-  py::class_<PyWork>(m, "Work", "The engine's side of collectives.Work.")
+  py::class_<PyWork, WorkHandle>(m, "Work", "The engine's side of collectives.Work.")
       .def("wait", &PyWork::wait, py::arg("timeout") = -1.0,
            "Waits for the end of the collective and raises its error. False after `timeout` seconds (never when < 0).")
       .def(

@@ -22,7 +22,8 @@ PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyO
 
 // Lets go of what works held whose handles were dropped before they were over, as far as they are over now.
 void release_dropped();
-// Waits for those of a communicator that is to be closed. What was handed over to be sent is sent.
-void finish_dropped(const Communicator& communicator);
+// Waits for those of a communicator that is to be closed. What was handed over to be sent is sent; what was to be
+// received comes, too, if it comes within a few seconds.
+void finish_dropped(Communicator& communicator);
 
 }  // namespace collectives

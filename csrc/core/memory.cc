@@ -42,6 +42,10 @@ bool memory_is_counted() {
   return counted;
 }
 
+void leave_out_of_dumps(void* data, std::size_t bytes) {
+  madvise(data, bytes, MADV_DONTDUMP);  // without it a dump takes longer, no more
+}
+
 const Memory& find_memory(std::string_view name) {
   for (const Memory& memory : registry()) {
     if (memory.name == name) {

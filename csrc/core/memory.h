@@ -38,9 +38,10 @@ struct Memory {
   // Makes sure that there is memory for these bytes of a mapping. Throws std::system_error when there is none, where
   // touching them would end this process with SIGBUS.
   void (*reserve)(std::byte* data, std::size_t bytes);
-  // Makes whole pages of a mapping private: they keep what they hold, and what others do to the memory changes them no
-  // more. offset: of the pages in the memory. What this process writes meanwhile is not lost. False when the system
-  // refuses; nullptr where the memory stays inside one process anyway.
+  // Makes whole pages of a mapping private: what this process writes there from now on, no other process sees or
+  // changes. A page is copied when it is first written; before that it still shows what others write. offset: of the
+  // pages in the memory. What this process writes meanwhile is not lost. False when the system refuses; nullptr where
+  // the memory stays inside one process anyway.
   bool (*make_private)(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes);
   // Undoes that: the pages are those of the memory again.
   bool (*make_shared)(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes);
@@ -49,6 +50,10 @@ struct Memory {
 // Whether this system refuses memory that it has not got (vm.overcommit_memory is 2). Elsewhere reserving would only
 // take memory that nobody uses.
 bool memory_is_counted();
+
+// Keeps reserved address space, of which little is used, out of core dumps: the kernel would walk through all of it,
+// and the other ranks would hear of a crash when it is done.
+void leave_out_of_dumps(void* data, std::size_t bytes);
 
 struct RegisterMemory {
   explicit RegisterMemory(const Memory& memory);

@@ -20,6 +20,7 @@ Mapping map(int /*descriptor*/, std::size_t bytes) {
                                 " bytes of address space (is it limited by ulimit -v, or by vm.overcommit_memory=2? "
                                 "lower COLLECTIVES_SYMMETRIC_HEAP)");
   }
+  leave_out_of_dumps(data, bytes);
   return {static_cast<std::byte*>(data), bytes};
 }
 

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -42,6 +41,7 @@ Mapping map(int descriptor, std::size_t bytes) {
                             "mapping a segment of " + std::to_string(bytes) +
                                 " bytes (is the address space limited by ulimit -v? lower COLLECTIVES_SYMMETRIC_HEAP)");
   }
+  leave_out_of_dumps(data, bytes);
   return {static_cast<std::byte*>(data), bytes};
 }
 
@@ -67,30 +67,19 @@ void reserve(std::byte* data, std::size_t bytes) {
 }
 
 bool map_over(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes, int how) {
-  return mmap(data, bytes, PROT_READ | PROT_WRITE, how | MAP_FIXED | MAP_NORESERVE, descriptor,
-              static_cast<off_t>(offset)) != MAP_FAILED;
+  if (mmap(data, bytes, PROT_READ | PROT_WRITE, how | MAP_FIXED | MAP_NORESERVE, descriptor,
+           static_cast<off_t>(offset)) == MAP_FAILED) {
+    return false;
+  }
+  leave_out_of_dumps(data, bytes);
+  return true;
 }
 
-// A private mapping of the same file: a page is copied when it is first written. So nothing is lost that another thread
-// writes at this moment, as it could be between copying the bytes and moving the copy there. Then every page is made to
-// be copied, also those that are still holes: others could fill them.
+// A private mapping of the same file: a page is copied when this process first writes to it. So nothing is lost that
+// another thread writes at this moment, and pages that nobody touches cost nothing. Until then what others write there
+// is seen: docs/reliability.md says which arrays that can be.
 bool make_private(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes) {
-  if (!map_over(descriptor, offset, data, bytes, MAP_PRIVATE)) {
-    return false;
-  }
-#ifdef MADV_POPULATE_WRITE  // Linux 5.14
-  if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) {
-    return true;
-  }
-  if (errno == ENOMEM) {
-    return false;
-  }
-#endif
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  for (std::size_t at = 0; at < bytes; at += page) {
-    std::atomic_ref(reinterpret_cast<unsigned char&>(data[at])).fetch_or(0, std::memory_order_relaxed);
-  }
-  return true;
+  return map_over(descriptor, offset, data, bytes, MAP_PRIVATE);
 }
 
 bool make_shared(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes) {

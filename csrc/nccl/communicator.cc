@@ -122,6 +122,7 @@ std::vector<std::shared_ptr<NcclCommunicator>> NcclCommunicator::create(
   for (NcclCommunicator* communicator : all) {
     communicator->require(devices.allocate(communicator->device_, 1, &communicator->scratch_), "cudaMalloc");
   }
+  watch(made.front());  // it is idle: so that the thread which looks after calls is there before any
   return made;
 }
 
@@ -191,7 +192,13 @@ void NcclCommunicator::enter(const NcclCall& call, std::shared_ptr<NcclWork>& wo
     }
     pending_.push_back(work);
   }
-  watch(work->communicator);
+  try {
+    watch(work->communicator);
+  } catch (...) {
+    const std::lock_guard guard(mutex_);
+    std::erase(pending_, work);
+    throw;
+  }
 }
 
 // NCCL has put the call into the stream: an event behind it says when it is done.

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 #include <utility>
 
+#include "core/say.h"
 #include "nccl/communicator.h"
 #include "nccl/errors.h"
 #include "nccl/words.h"
@@ -148,7 +148,7 @@ bool NcclCommunicator::look_after() {
     found = std::make_unique<CollectivesError>(error);
   }
   if (!late.empty()) {
-    std::fwrite(late.data(), 1, late.size(), stderr);
+    say(late);
   }
   if (found == nullptr && nccl_mutex_.try_lock()) {  // where a thread is in NCCL that one sees the error
     NcclResult result = kNcclSuccess;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/thread.h"
 #include "nccl/communicator.h"
 
 namespace collectives {
@@ -17,7 +18,7 @@ constexpr auto kInterval = std::chrono::milliseconds(5);
 class Watchdog {
  public:
   Watchdog() {
-    std::thread([this] { run(); }).detach();
+    start_thread("collectives-gpu", "looks after calls of NCCL", [this] { run(); }).detach();
   }
 
   void watch(const std::shared_ptr<NcclCommunicator>& communicator) {

@@ -8,13 +8,11 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/float_environment.h"
 #include "core/transport.h"
 
 namespace collectives {
 namespace {
-
-// Collectives over TCP that may be in flight at a time.
-constexpr std::size_t kMaxActive = 8;
 
 void unpack(const std::byte* from, const std::vector<Span>& to) {
   for (const Span& span : to) {
@@ -31,41 +29,6 @@ inline bool is_keyed(const Call& call) {
 }
 
 }  // namespace
-
-Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options)
-    : engine_(std::move(engine)),
-      domain_(std::move(domain)),
-      own_page_(domain_ != nullptr ? &domain_->control(options.topology.rank) : nullptr),
-      options_(std::move(options)),
-      mapped_links_(options_.topology.size),
-      mail_links_(options_.topology.size),
-      left_(options_.topology.size) {
-  const Transport* mapped = domain_ != nullptr ? &find_transport(options_.mapped_transport) : nullptr;
-  std::vector<Link*> links;
-  std::vector<Link*> mail;
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank() && maps(r)) {
-      mapped_links_[r] = mapped->over_domain(*domain_, r);
-      mail_links_[r] = mapped->mail_over_domain(*domain_, r);
-    }
-    links.push_back(mapped_links_[r] != nullptr ? mapped_links_[r].get() : message_link(r));
-    mail.push_back(mail_links_[r] != nullptr ? mail_links_[r].get() : message_link(r));
-  }
-  messages_ = std::make_unique<Messages>(options_.id, rank(), std::move(mail));
-  HostMemory* turns = options_.topology.crowded && domain_ != nullptr ? engine_->memory().get() : nullptr;
-  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links), engine_->recorder(),
-                                         turns, options_.members, readable());
-  const std::lock_guard guard(engine_->lock());
-  engine_->attach(this);
-}
-
-Communicator::~Communicator() {
-  if (!Engine::forked()) {
-    close();
-    const std::lock_guard guard(engine_->lock());
-    engine_->detach(this);
-  }
-}
 
 inline void Communicator::start(Work& work) {
   begins_[work.sequence % kHeaderLines] = work.base;
@@ -140,11 +103,27 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   if (options_.threads) [[unlikely]] {
     note_caller();
   }
+  const FloatEnvironment own;
   const bool again = is_last(call);
   if (again) [[likely]] {
     number_again(*last_.work);
   }
   std::shared_ptr<Work>& place = again ? *last_.place : prepared(call);
+  // From here on the call counts: the other ranks wait for it.
+  try {
+    return run_prepared(place, again, work);
+  } catch (const CollectivesError&) {
+    throw;  // of a work that has ended
+  } catch (...) {
+    if (place->state.load(std::memory_order_relaxed) == WorkState::kActive && active_.empty()) {
+      active_.push_back(place);  // to be ended with all others; there is room, see the constructor
+    }
+    fail_by_exception();
+    throw;
+  }
+}
+
+inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again, std::shared_ptr<Work>& work) {
   Work& ready = again ? *last_.work : *place;
   if ((again || (active_.empty() && queued_.empty())) && may_start(ready)) [[likely]] {
     start(ready);
@@ -178,14 +157,23 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
     note_caller();
   }
   auto work = std::make_shared<Work>();
+  if (async) {
+    engine_->need_progress_thread();
+  }
+  const FloatEnvironment own;
   prepare(*work, call);
-  engine_->recorder().posted(*work, options_.id);
-  last_.work = nullptr;
-  queued_.push_back(work);
+  try {
+    engine_->recorder().posted(*work, options_.id);
+    last_.work = nullptr;
+    queued_.push_back(work);
+  } catch (...) {
+    fail_by_exception();
+    throw;
+  }
   drive();
   engine_->wake_waiters();
   if (async && !work->finished()) {
-    engine_->start_progress_thread();
+    engine_->wake_progress_thread();
   }
   return work;
 }
@@ -314,6 +302,18 @@ bool Communicator::drive() {
     return false;  // a peer was lost in the middle of a step
   }
   driving_ = true;
+  const FloatEnvironment own;
+  bool moved = true;
+  try {
+    moved = drive_works();
+  } catch (const std::exception&) {
+    fail_by_exception();
+  }
+  driving_ = false;
+  return moved;
+}
+
+bool Communicator::drive_works() {
   bool moved = false;
   activate();
   const int spins = active_.size() <= 1 ? engine_->spins() : 1;
@@ -336,9 +336,7 @@ bool Communicator::drive() {
       ++i;
     }
   }
-  moved = drive_messages() || moved;
-  driving_ = false;
-  return moved;
+  return drive_messages() || moved;
 }
 
 inline void Communicator::complete(Work& work) {

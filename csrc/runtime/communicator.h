@@ -58,6 +58,8 @@ class Communicator {
   std::shared_ptr<Work> post_message(const Call& call, bool async);
   // Waits until the work is finished and throws its error. False after timeout_s, where one is given (>= 0).
   bool wait(Work& work, double timeout_s);
+  // Nobody waits for a message any more that was to be received. False when it has begun to come.
+  bool withdraw(Work& work);
   // The first part of a blocking collective: runs it on this thread, without allocation where an earlier one was like
   // it, for as long as it does not have to wait long. True when it is done; otherwise go on with wait(*work) and hand
   // the work back with finish_run().
@@ -67,7 +69,7 @@ class Communicator {
   // Throws ForkedError in a child of the process that made the communicator.
   // Before the lock is taken: at the time of the fork a thread that the child does not have may have held it.
   void refuse_after_fork() const {
-    if (Engine::forked()) {
+    if (engine_->forked()) {
       throw_forked();
     }
   }
@@ -82,12 +84,16 @@ class Communicator {
   // How the survivors make a communicator of their own.
   Shrinking& shrinking() { return shrinking_; }
 
-  // Gives up on everything in flight, on all ranks: the caller's thread was told to stop.
-  void interrupt();
+  // Gives up on everything in flight, on all ranks: the caller's thread was told to stop, by `what`.
+  void interrupt(const std::string& what);
   // The same because this rank ends by an error of the program, which `why` describes.
   void abandon(const std::string& why);
   // The same because something of this rank that is no part of the engine has failed, as NCCL can.
   void give_up(ErrorKind kind, const std::string& text);
+  // Gives up in the handler of an exception that came in the middle of a call, or of progress: the others wait for what
+  // does not come any more, and nothing of the engine may use the memory of a call whose caller believes that it has
+  // failed. Ends the process where there is not even memory to do that. Under the lock of the engine.
+  void fail_by_exception() noexcept;
   // Looks after the other ranks. Why the communicator has failed, or was closed, where it has; nullptr otherwise.
   std::unique_ptr<CollectivesError> failure();
 
@@ -116,6 +122,9 @@ class Communicator {
   Peer& peer(int member) const;
 
  private:
+  // Collectives over TCP that may be in flight at a time.
+  static constexpr std::size_t kMaxActive = 8;
+
   [[noreturn]] void throw_forked() const;
   void note(Report& own, const Work* current) const;
   void explain(const Report& told, const Work* current);
@@ -187,7 +196,11 @@ class Communicator {
   void hear_reports();
   void heed_reports(Clock::time_point now);
   void check_time(Work& work, Clock::time_point now);
+  void tell_failure(const Report& report, const Work* about);
+  void end_all() noexcept;
   void finish(Work& work, const Report& report);
+  bool drive_works();
+  bool run_prepared(std::shared_ptr<Work>& place, bool again, std::shared_ptr<Work>& work);
   std::string who(int member) const;
   void name_process(ErrorContext& context) const;
   std::string others_of_process(int member) const;

@@ -40,26 +40,48 @@ std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
                                    call.by_nccl ? kByNccl : 0, 0, work->counts);
   work->timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work->name = call.name;
-  engine_->recorder().posted(*work, options_.id);
-  messages_->start(work);
-  engine_->recorder().waits(*work);
-  drive();
-  // A short message waits for nobody, so here is where its sender hears that another rank has failed; it fails then,
-  // although it may have gone.
-  engine_->hear_links();
-  hear_reports();
-  if (heard_ != nullptr && error_ == nullptr) {
-    fail(*heard_);
+  if (async) {
+    engine_->need_progress_thread();
   }
-  if (error_ != nullptr && work->error == nullptr) {
-    work->state.store(WorkState::kQueued, std::memory_order_relaxed);  // nobody else knows it yet
-    finish(*work, *error_);
+  try {
+    engine_->recorder().posted(*work, options_.id);
+    messages_->start(work);
+    engine_->recorder().waits(*work);
+    drive();
+    // A short message waits for nobody, so here is where its sender hears that another rank has failed; it fails then,
+    // although it may have gone.
+    engine_->hear_links();
+    hear_reports();
+    if (heard_ != nullptr && error_ == nullptr) {
+      fail(*heard_);
+    }
+    if (error_ != nullptr && work->error == nullptr) {
+      work->state.store(WorkState::kQueued, std::memory_order_relaxed);  // nobody else knows it yet
+      finish(*work, *error_);
+    }
+  } catch (...) {
+    fail_by_exception();
+    throw;
   }
   engine_->wake_waiters();
   if (async && !work->finished()) {
-    engine_->start_progress_thread();
+    engine_->wake_progress_thread();
   }
   return work;
+}
+
+bool Communicator::withdraw(Work& work) {
+  const std::lock_guard guard(engine_->lock());
+  if (!work.finished() && work.streams[0]->peer_seen) {
+    return false;
+  }
+  Report report;
+  report.kind = ErrorKind::kClosed;
+  report.reporter = rank();
+  report.culprit = rank();
+  report.text = who(rank()) + " closed the communicator before this message came";
+  finish(work, report);
+  return true;
 }
 
 bool Communicator::drive_messages() {

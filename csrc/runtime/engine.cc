@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/thread.h"
 #include "runtime/communicator.h"
 
 namespace collectives {
@@ -43,14 +44,12 @@ void close_descriptor(int& descriptor) {
 
 }  // namespace
 
-std::atomic<bool> Engine::forked_{false};
-
 // In the child of a fork: give up what would keep the parent's peers from noticing its death.
 void Engine::after_fork_in_child() {
-  forked_.store(true, std::memory_order_relaxed);  // there is no other thread here
   for (Engine* engine : engines()) {
+    engine->forked_ = true;  // there is no other thread here
     if (engine->memory() != nullptr) {
-      engine->memory()->forget_descriptor();
+      engine->memory()->leave_to_parent();
     }
     for (Peer& peer : engine->peers()) {
       close_descriptor(peer.control_fd);
@@ -60,6 +59,8 @@ void Engine::after_fork_in_child() {
       }
     }
   }
+  engines().clear();  // this process may fork, too
+  g_engines_mutex.unlock();
 }
 
 Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, std::shared_ptr<HostMemory> memory)
@@ -69,7 +70,8 @@ Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, st
       spins_(crowded ? kSpinsShared : kSpinsAlone),
       memory_(std::move(memory)),
       recorder_(rank, static_cast<int>(peers_.size())) {
-  static const int handlers = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  static const int handlers =
+      pthread_atfork([] { g_engines_mutex.lock(); }, [] { g_engines_mutex.unlock(); }, after_fork_in_child);
   (void)handlers;
   const std::lock_guard guard(g_engines_mutex);
   engines().push_back(this);
@@ -77,10 +79,9 @@ Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, st
 
 Engine::~Engine() {
   if (forked()) {
-    if (thread_.joinable()) {
-      thread_.detach();  // there is no such thread in this process
-    }
-    // Nor one that waits for this, which its destructor would wait for.
+    // There is no such thread in this process, so it can neither be joined nor detached; nor one that waits for this,
+    // which its destructor would wait for.
+    new (&thread_) std::thread;
     new (&thread_wake_) std::condition_variable;
     for (Peer& peer : peers_) {
       [[maybe_unused]] Link* leaked = peer.link.release();  // its descriptor is closed already
@@ -202,9 +203,27 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
   wake_waiters();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
   if (thread_.joinable() && std::this_thread::get_id() != thread_.get_id() && busy()) {
-    start_progress_thread();  // somebody has to go on with what is left
+    wake_progress_thread();  // somebody has to go on with what is left
   }
   return !timed_out;
+}
+
+// All that wakes a rank.
+std::vector<pollfd> Engine::wakers() const {
+  std::vector<pollfd> descriptors{{doorbell_, POLLIN, 0}};
+  for (const Peer& peer : peers_) {
+    if (peer.state != Peer::State::kThere) {
+      continue;
+    }
+    for (const int fd : {peer.control_fd, peer.pid_fd}) {
+      descriptors.push_back({fd, POLLIN, 0});
+    }
+    if (peer.link != nullptr) {
+      const auto events = static_cast<short>(POLLIN | (peer.link->wants_write() ? POLLOUT : 0));
+      descriptors.push_back({peer.link->descriptor(), events, 0});
+    }
+  }
+  return descriptors;
 }
 
 // Sleeps until something happens, a few milliseconds at most. Whoever signals this rank rings its doorbell when it sees
@@ -213,18 +232,11 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
 void Engine::sleep(int milliseconds) {
   change_sleepers(1);
   if (!drive()) {
-    std::vector<pollfd> descriptors{{doorbell_, POLLIN, 0}};
-    for (const Peer& peer : peers_) {
-      if (peer.state != Peer::State::kThere) {
-        continue;
-      }
-      for (const int fd : {peer.control_fd, peer.pid_fd}) {
-        descriptors.push_back({fd, POLLIN, 0});
-      }
-      if (peer.link != nullptr) {
-        const auto events = static_cast<short>(POLLIN | (peer.link->wants_write() ? POLLOUT : 0));
-        descriptors.push_back({peer.link->descriptor(), events, 0});
-      }
+    std::vector<pollfd> descriptors;
+    try {
+      descriptors = wakers();
+    } catch (const std::bad_alloc&) {
+      descriptors.clear();  // then only the time wakes it
     }
     const std::uint64_t heard = announced_;
     lock_.unlock();
@@ -268,20 +280,29 @@ void Engine::wake_waiters() {
 }
 
 void Engine::look_after() {
-  watch_peers();
-  const Clock::time_point now = Clock::now();
-  for (Communicator* communicator : communicators_) {
-    communicator->look_after(now);
+  try {
+    watch_peers();
+    const Clock::time_point now = Clock::now();
+    for (Communicator* communicator : communicators_) {
+      communicator->look_after(now);
+    }
+  } catch (const std::exception&) {
+    for (Communicator* communicator : communicators_) {
+      communicator->fail_by_exception();
+    }
   }
 }
 
-void Engine::start_progress_thread() {
+void Engine::need_progress_thread() {
+  if (!thread_.joinable()) {
+    thread_ = start_thread("collectives-run", "carries on asynchronous calls", [this] { progress_loop(); });
+  }
+}
+
+void Engine::wake_progress_thread() {
   {
     const std::lock_guard guard(thread_mutex_);
     thread_work_ = true;
-    if (!thread_.joinable()) {
-      thread_ = std::thread([this] { progress_loop(); });
-    }
   }
   thread_wake_.notify_one();
 }

@@ -1,6 +1,8 @@
 // The engine of one rank: links, watched peers, and the waiting. Whoever waits drives it.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -90,22 +92,25 @@ class Engine {
   void note_finished() { ++finished_; }
   void wake_waiters();
 
-  // Makes sure that works in flight go on while nobody waits.
-  void start_progress_thread();
+  // Makes sure that there is a thread for works that go on while nobody waits. Before such a work is known to anybody:
+  // throws std::system_error where there can be none.
+  void need_progress_thread();
+  // Has that thread go on with the works in flight.
+  void wake_progress_thread();
 
-  // A child of fork() must not touch what it shares with its parent.
-  static bool forked() { return forked_.load(std::memory_order_relaxed); }
+  // Whether this process is a child of the one that made the engine: it must not touch what it shares with its parent.
+  // What it makes itself is its own.
+  bool forked() const { return forked_; }
 
  private:
   static void after_fork_in_child();
-  // Not inline: the Python module would have one of its own.
-  static std::atomic<bool> forked_;
 
   bool drive();
   void look_after();
   void lose(Peer& peer, Peer::State state, bool proven, const std::string& why);
   void heard(int rank, const Report& report);
   void noted(int rank, const std::string& text);
+  std::vector<pollfd> wakers() const;
   void sleep(int milliseconds);
   void answer(std::uint64_t heard);
   void change_sleepers(int change);
@@ -114,6 +119,7 @@ class Engine {
   bool stopping();
 
   int rank_;
+  bool forked_ = false;
   std::vector<Peer> peers_;
   int doorbell_;
   int spins_;

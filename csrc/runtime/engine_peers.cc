@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/float_environment.h"
 #include "runtime/communicator.h"
 #include "runtime/engine.h"
 #include "runtime/note.h"
@@ -61,6 +62,7 @@ void Engine::watch_peers() {
 }
 
 void Engine::progress_links() {
+  const FloatEnvironment own;  // what comes may be reduced at once
   for (Peer& peer : peers_) {
     if (peer.state == Peer::State::kThere && peer.link != nullptr) {
       peer.link->progress();

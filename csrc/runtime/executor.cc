@@ -40,6 +40,7 @@ Executor::Executor(std::uint32_t communicator, int rank, const Domain* domain, s
       members_(std::move(members)),
       reading_(rank, std::move(readable)),
       brisk_(CounterClock().counts_in(kBriskNs)) {
+  reserve_spares();
   for (int r = 0; domain_ != nullptr && r < domain_->size(); ++r) {
     if (r != rank_ && domain_->has(r)) {
       mapped_peers_.push_back(r);

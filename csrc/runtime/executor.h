@@ -94,6 +94,8 @@ class Executor {
     work.places = work.plan->places.row(work.base + static_cast<std::uint64_t>(work.iteration));
   }
   void make_ready(Work& work);
+  // So that giving back what a work held never fails.
+  void reserve_spares();
   void take_memory(Work& work);
   void take_scratch(Work& work);
   void signal(Work& work, const FlagPlace& flag);

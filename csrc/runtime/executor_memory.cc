@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/grow.h"
 #include "runtime/executor.h"
 
 namespace collectives {
@@ -15,6 +16,11 @@ constexpr std::size_t kKeepScratch = 4;
 constexpr std::size_t kKeepStreams = 64;
 
 }  // namespace
+
+void Executor::reserve_spares() {
+  spare_scratch_.reserve(kKeepScratch);
+  spare_streams_.reserve(kKeepStreams);
+}
 
 void Executor::take_memory(Work& work) {
   if (work.plan->schedule.scratch_bytes > 0) {
@@ -42,6 +48,7 @@ Stream& Executor::add_stream(Work& work, int peer) {
   if (spare_streams_.empty()) {
     spare_streams_.push_back(std::make_unique<Stream>());
   }
+  make_room(work.stream_peers);  // both lists grow, or neither
   Stream& stream = *work.streams.emplace_back(std::move(spare_streams_.back()));
   spare_streams_.pop_back();
   work.stream_peers.push_back(peer);

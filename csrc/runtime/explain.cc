@@ -7,6 +7,8 @@
 #include <string>
 #include <system_error>
 
+#include "core/say.h"
+#include "core/thread.h"
 #include "runtime/communicator.h"
 #include "runtime/recorder_text.h"
 #include "runtime/stacks.h"
@@ -19,6 +21,8 @@ namespace {
 constexpr double kReportPatience = 1;
 // For the culprit to say where it is.
 constexpr double kStackPatience = 1;
+// For somebody to read stderr on, where it is full.
+constexpr auto kReaderPatience = std::chrono::milliseconds(500);
 // The same culprit within this time is the same failure, in another communicator.
 constexpr std::uint64_t kSameFailureSeconds = 10;
 
@@ -26,14 +30,12 @@ constexpr std::uint64_t kSameFailureSeconds = 10;
 
 Explanation::Explanation(Communicator& communicator, Failure failure)
     : communicator_(communicator), failure_(std::move(failure)), reports_(failure_.size) {
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("collectives-say", "explains a failure", [this] { run(); });
 }
 
 Explanation::~Explanation() {
-  if (Engine::forked()) {
-    if (thread_.joinable()) {
-      thread_.detach();  // there is no such thread in this process
-    }
+  if (communicator_.engine()->forked()) {
+    new (&thread_) std::thread;  // there is none in this process: it can neither be joined nor detached
     return;
   }
   wait();
@@ -130,7 +132,7 @@ void Explanation::run() {
     found = "no other rank that waits is on its host, so nothing is known of its process";
   }
   const std::string text = paragraph(found);
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  say(text, kReaderPatience);
 }
 
 // One rank can be missed in several communicators. Ranks of a host agree by a word that they share.

@@ -1,12 +1,14 @@
 // How a communicator fails: mismatches, deaths, deadlines. How the ranks hear of each other's failures: reports.cc.
 
 #include <algorithm>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <sstream>
 #include <thread>
 
 #include "core/error.h"
+#include "core/say.h"
 #include "runtime/communicator.h"
 #include "runtime/words.h"
 
@@ -22,6 +24,17 @@ void Communicator::fail(const Report& report, const Work* about) {
   if (error_->origin < 0 || error_->origin == rank()) {  // another rank may say what is not so
     error_->origin = report.reporter;
   }
+  try {
+    tell_failure(report, about);
+  } catch (const std::exception& problem) {
+    say("collectives: warning: not all could be said of a failure: ");
+    say(problem.what());
+    say("\n");
+  }
+  end_all();
+}
+
+void Communicator::tell_failure(const Report& report, const Work* about) {
   Report own = *error_;
   own.communicator = options_.id;
   own.reporter = rank();
@@ -57,14 +70,50 @@ void Communicator::fail(const Report& report, const Work* about) {
     error_->text += tensor_detail(report.culprit, report.other, current);
   }
   explain(own, current);
-  for (const auto& work : pending()) {
-    finish(*work, *error_);
+}
+
+// Nothing may escape from here: a work that is not ended goes on in memory that its caller takes for free.
+void Communicator::end_all() noexcept {
+  try {
+    for (const auto& work : pending()) {
+      finish(*work, *error_);
+    }
+    active_.clear();
+    queued_.clear();
+    forget_links();
+    isolate_heap();
+    engine_->note_finished();
+  } catch (const std::exception& problem) {
+    say("collectives: error: a failed communicator cannot end its calls (");
+    say(problem.what());
+    say("), so the process ends\n");
+    std::abort();
   }
-  active_.clear();
-  queued_.clear();
-  forget_links();
-  isolate_heap();
-  engine_->note_finished();
+}
+
+void Communicator::fail_by_exception() noexcept {
+  try {
+    std::string why = "of an unknown error";
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      why = "it has no memory left";
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    Report report;
+    report.kind = ErrorKind::kPeer;
+    report.reporter = rank();
+    report.culprit = rank();
+    report.sequence = static_cast<std::int64_t>(executor_->completed);
+    report.text = who(rank()) + " cannot go on in the middle of a call: " + why;
+    fail(report);
+  } catch (const std::exception& problem) {
+    say("collectives: error: the other ranks cannot be told that this one does not go on (");
+    say(problem.what());
+    say("), so the process ends\n");
+    std::abort();
+  }
 }
 
 void Communicator::finish(Work& work, const Report& report) {
@@ -154,19 +203,23 @@ void Communicator::peer_gone(const Peer& peer) {
   fail(report);
 }
 
-void Communicator::interrupt() {
+void Communicator::interrupt(const std::string& what) {
   const std::lock_guard guard(engine_->lock());
-  Report report;
-  report.kind = ErrorKind::kPeer;
-  report.reporter = rank();
-  report.culprit = rank();
-  report.sequence = static_cast<std::int64_t>(executor_->completed);
-  report.text = who(rank()) + " was interrupted (Ctrl-C) in the middle of a collective";
-  fail(report);
+  try {
+    Report report;
+    report.kind = ErrorKind::kPeer;
+    report.reporter = rank();
+    report.culprit = rank();
+    report.sequence = static_cast<std::int64_t>(executor_->completed);
+    report.text = who(rank()) + " was interrupted (" + what + ") in the middle of a collective";
+    fail(report);
+  } catch (const std::exception&) {
+    fail_by_exception();
+  }
 }
 
 void Communicator::close() {
-  if (Engine::forked()) {
+  if (engine_->forked()) {
     return;
   }
   Explanation* explanation = nullptr;

@@ -32,6 +32,11 @@ HostMemory::HostMemory(int rank, const Limits& limits, const SegmentLayout& layo
 
 HostMemory::~HostMemory() { forget_descriptor(); }
 
+void HostMemory::leave_to_parent() {
+  of_parent_ = true;
+  forget_descriptor();
+}
+
 void HostMemory::forget_descriptor() {
   if (descriptor_ >= 0) {
     close(descriptor_);
@@ -209,7 +214,7 @@ void GroupSegment::share(std::vector<HostMemory::Neighbour> others) {
 }
 
 GroupSegment::~GroupSegment() {
-  if (Engine::forked()) {
+  if (memory_->of_parent()) {
     return;  // the parent's
   }
   if (cancelled_) {

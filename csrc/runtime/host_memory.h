@@ -55,8 +55,9 @@ class HostMemory {
   // that peers that were given up write where nobody reads. False when the system refuses.
   bool isolate(const std::byte* data, std::size_t bytes);
 
-  // In a forked child.
-  void forget_descriptor();
+  // In a forked child: nothing is done any more for those who share the memory.
+  void leave_to_parent();
+  bool of_parent() const { return of_parent_; }
 
   // Tells the ranks of this host how many threads of this one want its doorbell rung.
   void set_sleeping(int threads);
@@ -100,6 +101,7 @@ class HostMemory {
     std::size_t offset;
     std::vector<Neighbour> others;
   };
+  void forget_descriptor();
   void reclaim(const std::function<bool(int)>& gone);
   void clear(std::size_t offset);
   void join_again(std::size_t offset);
@@ -113,6 +115,7 @@ class HostMemory {
   std::vector<int> doorbells_;
   std::shared_ptr<void> owner_;
   int descriptor_;
+  bool of_parent_ = false;
   std::mutex mutex_;  // guards what follows
   Arena arena_;
   std::vector<Retired> retired_;

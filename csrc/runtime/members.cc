@@ -4,14 +4,53 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <mutex>
+#include <utility>
+#include <vector>
 
+#include "core/say.h"
+#include "core/transport.h"
 #include "runtime/arena.h"
 #include "runtime/communicator.h"
 #include "runtime/words.h"
 
 namespace collectives {
+
+Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options)
+    : engine_(std::move(engine)),
+      domain_(std::move(domain)),
+      own_page_(domain_ != nullptr ? &domain_->control(options.topology.rank) : nullptr),
+      options_(std::move(options)),
+      mapped_links_(options_.topology.size),
+      mail_links_(options_.topology.size),
+      left_(options_.topology.size) {
+  const Transport* mapped = domain_ != nullptr ? &find_transport(options_.mapped_transport) : nullptr;
+  std::vector<Link*> links;
+  std::vector<Link*> mail;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank() && maps(r)) {
+      mapped_links_[r] = mapped->over_domain(*domain_, r);
+      mail_links_[r] = mapped->mail_over_domain(*domain_, r);
+    }
+    links.push_back(mapped_links_[r] != nullptr ? mapped_links_[r].get() : message_link(r));
+    mail.push_back(mail_links_[r] != nullptr ? mail_links_[r].get() : message_link(r));
+  }
+  messages_ = std::make_unique<Messages>(options_.id, rank(), std::move(mail));
+  active_.reserve(kMaxActive + 1);
+  HostMemory* turns = options_.topology.crowded && domain_ != nullptr ? engine_->memory().get() : nullptr;
+  executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links), engine_->recorder(),
+                                         turns, options_.members, readable());
+  const std::lock_guard guard(engine_->lock());
+  engine_->attach(this);
+}
+
+Communicator::~Communicator() {
+  if (!engine_->forked()) {
+    close();
+    const std::lock_guard guard(engine_->lock());
+    engine_->detach(this);
+  }
+}
 
 int Communicator::member_of(int world_rank) const {
   if (options_.members.empty()) {
@@ -91,7 +130,7 @@ void Communicator::tell_left() {
 }
 
 void Communicator::abandon(const std::string& why) {
-  if (Engine::forked()) {
+  if (engine_->forked()) {
     return;
   }
   const std::lock_guard guard(engine_->lock());
@@ -108,7 +147,7 @@ void Communicator::abandon(const std::string& why) {
 }
 
 void Communicator::give_up(ErrorKind kind, const std::string& text) {
-  if (Engine::forked()) {
+  if (engine_->forked()) {
     return;
   }
   const std::lock_guard guard(engine_->lock());
@@ -154,10 +193,8 @@ void Communicator::isolate_heap(std::size_t from) {
   from = Arena::round_up(from);
   if (domain_ != nullptr && heap_used_ > from &&
       !engine_->memory()->isolate(domain_->heap(rank()) + from, heap_used_ - from)) {
-    std::fprintf(stderr,
-                 "collectives: warning: %s: the system has not made %zu bytes of symmetric memory private; ranks that "
-                 "were given up may still write there\n",
-                 who(rank()).c_str(), heap_used_);
+    say("collectives: warning: " + who(rank()) + ": the system has not made " + std::to_string(heap_used_) +
+        " bytes of symmetric memory private; ranks that were given up may still write there\n");
   }
 }
 

@@ -15,6 +15,7 @@ StreamKey Messages::next_key(const Message& message) {
 }
 
 void Messages::start(const std::shared_ptr<Work>& work) {
+  active_.push_back(work);  // first: it is ended with all others if something fails here
   Stream& stream = *work->streams.emplace_back(std::make_unique<Stream>());
   work->stream_peers.push_back(work->message.peer);
   stream.key = next_key(work->message);
@@ -36,7 +37,6 @@ void Messages::start(const std::shared_ptr<Work>& work) {
   }
   work->state.store(WorkState::kActive, std::memory_order_relaxed);
   links_[work->message.peer]->open(stream);
-  active_.push_back(work);
 }
 
 bool Messages::progress() {
@@ -62,13 +62,12 @@ Progress Messages::look(const Work& work) {
 }
 
 void Messages::end(Work& work) {
-  if (work.streams.empty()) {
-    return;
-  }
-  if (work.message.sending && work.sends[0].done) {
+  if (work.message.sending && !work.sends.empty() && work.sends[0].done) {
     sent_[work.message.peer] += work.input.bytes;
   }
-  links_[work.message.peer]->close(*work.streams[0]);
+  if (!work.streams.empty()) {
+    links_[work.message.peer]->close(*work.streams[0]);
+  }
   work.streams.clear();
   work.stream_peers.clear();
   work.sends.clear();

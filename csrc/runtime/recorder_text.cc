@@ -1,20 +1,30 @@
 #include "runtime/recorder_text.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+
+#include "core/say.h"
 
 namespace collectives {
 namespace {
 
+// For somebody to read stderr on, where it is full.
+constexpr auto kReaderPatience = std::chrono::milliseconds(500);
+
 void put_to_descriptor(void* argument, const char* text, std::size_t bytes) {
   const int descriptor = *static_cast<const int*>(argument);
+  if (descriptor == STDERR_FILENO) {
+    return say({text, bytes}, kReaderPatience);
+  }
   while (bytes > 0) {
     const ssize_t written = write(descriptor, text, bytes);
     if (written < 0 && errno == EINTR) {
@@ -171,11 +181,14 @@ void dump(const Recorder& recorder, std::string_view folder, std::string_view wh
       path.add("-world").add(recorder.world());
     }
     path.add(".json");
-    // So that nobody reads half of it. A name for each dump, since several communicators may fail at once.
+    // So that nobody reads half of it. A name for each dump, since several communicators may fail at once; and one that
+    // nobody else can know, since whoever may write in the folder could have put a link there.
+    std::uint32_t random = 0;
+    [[maybe_unused]] const ssize_t filled = getrandom(&random, sizeof random, GRND_NONBLOCK);
     static std::atomic<std::int64_t> dumps{0};
     Path other = path;
-    other.add(".").add(dumps.fetch_add(1, std::memory_order_relaxed)).add(".part");
-    descriptor = open(other.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    other.add(".").add(dumps.fetch_add(1, std::memory_order_relaxed)).add("-").add(random).add(".part");
+    descriptor = open(other.text, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (descriptor >= 0) {
       {
         TextWriter out(put_to_descriptor, &descriptor);
@@ -190,8 +203,7 @@ void dump(const Recorder& recorder, std::string_view folder, std::string_view wh
             .add(", since it cannot be renamed to ");
         said.add(path.text).add(" (errno ").add(errno).add("; ").add(why).add(")\n");
       }
-      int error_stream = STDERR_FILENO;
-      put_to_descriptor(&error_stream, said.text, said.used);
+      say({said.text, said.used}, kReaderPatience);
       return;
     }
     said.add(" cannot write its recorder to ").add(other.text).add(" (errno ").add(errno).add("); it follows\n");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/float_environment.h"
 #include "core/reducer.h"
 #include "runtime/segments.h"
 #include "runtime/thread_pool.h"
@@ -187,6 +188,7 @@ void reduce_replicas(Combination combination, int packs, std::span<const Replica
     ends.push_back(total += segment.cost);
   }
   g_bytes.fetch_add(read, std::memory_order_relaxed);
+  const FloatEnvironment own;  // of this thread: helpers have the same
   share_out(total, [&](std::int64_t slice, std::int64_t slices) {
     // Costs are distances on a line on which the segments lie one behind the other.
     const std::int64_t low = total / slices * slice;

@@ -50,7 +50,7 @@ Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::
 }
 
 Reservation::~Reservation() {
-  if (!Engine::forked()) {
+  if (!engine_->forked()) {
     const std::lock_guard guard(engine_->lock());
     if (claimed_) {
       engine_->end_claim(options_.id);

@@ -1,10 +1,10 @@
 #include "runtime/shrink.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <mutex>
 #include <utility>
 
+#include "core/say.h"
 #include "runtime/communicator.h"
 #include "runtime/words.h"
 
@@ -148,7 +148,7 @@ void Shrinking::noted(int member, const std::vector<std::uint64_t>& words) {
 }
 
 void Shrinking::give_up() {
-  if (Engine::forked()) {
+  if (parent_.engine()->forked()) {
     return;
   }
   const std::lock_guard guard(parent_.engine()->lock());
@@ -219,8 +219,8 @@ void Shrinking::leave_behind() {
   }
   const std::string text = "shrink: the other ranks go on without " + names(behind);
   if (lowest && survivors.has(parent_.rank())) {
-    std::fprintf(stderr, "collectives: warning: %s, %s, which did not answer within %s\n",
-                 parent_.who(parent_.rank()).c_str(), text.c_str(), seconds_text(patience_).c_str());
+    say("collectives: warning: " + parent_.who(parent_.rank()) + ", " + text + ", which did not answer within " +
+        seconds_text(patience_) + "\n");
   }
   Report report;
   report.kind = ErrorKind::kPeer;

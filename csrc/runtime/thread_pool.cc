@@ -1,17 +1,16 @@
 #include "runtime/thread_pool.h"
 
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cfenv>
 #include <memory>
 #include <system_error>
-#include <thread>
+
+#include "core/float_environment.h"
+#include "core/thread.h"
 
 namespace collectives {
 namespace {
@@ -46,7 +45,6 @@ void after_fork_in_child() { g_pool.store(nullptr, std::memory_order_relaxed); }
 struct ThreadPool::Job {
   const std::function<void(std::size_t)>* body;
   std::size_t slices;
-  std::fenv_t environment;
   std::atomic<std::size_t> next{0};
 };
 
@@ -72,9 +70,7 @@ int ThreadPool::threads() {
 bool ThreadPool::start_worker() {
   const std::uint32_t seen = generation_.load(std::memory_order_relaxed);
   try {
-    std::thread thread([this, seen] { worker(seen); });
-    pthread_setname_np(thread.native_handle(), "collectives");
-    thread.detach();
+    start_thread("collectives", "helps to reduce", [this, seen] { worker(seen); }).detach();
     return true;
   } catch (const std::system_error&) {
     return false;
@@ -85,16 +81,10 @@ void ThreadPool::start_workers(int wanted) {
   if (workers_ >= wanted) {
     return;
   }
-  // Signals are for the threads of the program: Python expects them on its main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   // When no more threads are to be had, those that are there will do.
   while (workers_ < wanted && start_worker()) {
     ++workers_;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void ThreadPool::worker(std::uint32_t seen) {
@@ -109,7 +99,6 @@ void ThreadPool::worker(std::uint32_t seen) {
     if ((gate & kOpen) == 0) {
       continue;
     }
-    std::fesetenv(&job_->environment);
     work_off(*job_);
     if (gate_.fetch_sub(1, std::memory_order_release) == 1) {
       futex_wake(gate_, 1);
@@ -118,6 +107,7 @@ void ThreadPool::worker(std::uint32_t seen) {
 }
 
 void ThreadPool::work_off(Job& job) {
+  const FloatEnvironment own;
   for (;;) {
     const std::size_t slice = job.next.fetch_add(1, std::memory_order_relaxed);
     if (slice >= job.slices) {
@@ -128,7 +118,7 @@ void ThreadPool::work_off(Job& job) {
 }
 
 void ThreadPool::run(std::size_t slices, int helpers, const std::function<void(std::size_t)>& body) {
-  Job job{&body, slices, {}};
+  Job job{&body, slices};
   const std::unique_lock mine(caller_, std::try_to_lock);
   const int wanted = static_cast<int>(std::min<std::size_t>(std::max(helpers, 0), slices - (slices > 0 ? 1 : 0)));
   if (!mine.owns_lock() || wanted == 0) {
@@ -136,7 +126,6 @@ void ThreadPool::run(std::size_t slices, int helpers, const std::function<void(s
     return;
   }
   start_workers(wanted);
-  std::fegetenv(&job.environment);
   job_ = &job;
   gate_.store(kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);

@@ -25,9 +25,9 @@ class ThreadPool {
   static int threads();
 
   // Calls body(0), ..., body(slices - 1), each once, in any order and on up to `helpers` workers and the calling
-  // thread, and returns when all are done. Workers compute in the floating-point environment of the caller (some
-  // programs flush subnormal numbers to zero on their threads), so that results do not depend on who computes them.
-  // `body` must not throw and must not use the pool.
+  // thread, and returns when all are done. All compute in the same floating-point environment
+  // (core/float_environment.h), so that results do not depend on who computes them. `body` must not throw and must not
+  // use the pool.
   void run(std::size_t slices, int helpers, const std::function<void(std::size_t)>& body);
 
  private:

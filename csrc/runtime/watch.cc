@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/say.h"
 #include "runtime/communicator.h"
 #include "runtime/words.h"
 
@@ -137,8 +137,8 @@ void Communicator::check_time(Work& work, Clock::time_point now) {
                               (waited_for.empty() ? "earlier collectives to end on all ranks" : join(waited_for));
   if (!late) {
     work.warned = true;
-    std::fprintf(stderr, "collectives: warning: %s, %s; it gives up after %s\n", who(rank()).c_str(), waiting.c_str(),
-                 seconds_text(work.timeout_s).c_str());
+    say("collectives: warning: " + who(rank()) + ", " + waiting + "; it gives up after " +
+        seconds_text(work.timeout_s) + "\n");
     return;
   }
   report.kind = ErrorKind::kDeadline;

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/grow.h"
 #include "transports/consume.h"
 
 namespace collectives {
@@ -42,6 +43,7 @@ class MappedMail final : public Link {
   std::string_view transport() const override { return transport_; }
 
   void open(Stream& stream) override {
+    make_room(open_);
     MailStream& s = streams_[stream.key];
     latest_[window_of(stream.key)] = stream.key.sequence;
     s.stream = &stream;
@@ -56,6 +58,9 @@ class MappedMail final : public Link {
   }
 
   void close(Stream& stream) override {
+    if (stream.link_state == nullptr) {
+      return;
+    }
     std::erase(open_, static_cast<MailStream*>(stream.link_state));
     stream.link_state = nullptr;
     streams_.erase(stream.key);

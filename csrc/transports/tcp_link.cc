@@ -13,7 +13,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
+
+#include "core/grow.h"
 
 namespace collectives {
 namespace {
@@ -88,6 +91,7 @@ TcpLink::TcpLink(int fd, int peer_rank) : fd_(fd), peer_(peer_rank), in_(new Inp
   }
   keep_alive(fd_);
   out_.reserve(48 << 10);
+  spare_streams_.reserve(kSpareStreams);
 }
 
 TcpLink::~TcpLink() {
@@ -115,6 +119,7 @@ TcpStream& TcpLink::add_stream(const StreamKey& key) {
 }
 
 void TcpLink::open(Stream& stream) {
+  make_room(open_);
   opened_[window_of(stream.key)].mark(stream.key.sequence);
   const auto known = streams_.find(stream.key);
   TcpStream& s = known == streams_.end() ? add_stream(stream.key) : known->second;
@@ -176,6 +181,15 @@ void TcpLink::forget(std::uint32_t communicator) {
 }
 
 bool TcpLink::progress() {
+  try {
+    return progress_all();
+  } catch (const std::bad_alloc&) {
+    fail("this process has no memory left");  // in the middle of a frame, after which nothing can be understood
+    return true;
+  }
+}
+
+bool TcpLink::progress_all() {
   bool moved = settle();  // also when the connection is gone: what arrived before is still delivered
   if (down_) {
     return moved;

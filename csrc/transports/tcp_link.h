@@ -62,6 +62,7 @@ class TcpLink : public Link {
 
  private:
   // tcp_link.cc
+  bool progress_all();
   TcpStream& add_stream(const StreamKey& key);
   void fail(const std::string& why);
   void ended(int error);

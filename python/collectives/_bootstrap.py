@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _core, _recorder, _rendezvous
+from . import _address_space, _core, _recorder, _rendezvous
 from ._environment import Environment
 from ._handover import Exchanger, Handover
 from ._meeting import Fault, Rendezvous, own_place
@@ -31,6 +31,8 @@ from .errors import CollectivesError, DeadlineError, MismatchError, PeerError
 
 _log = logging.getLogger("collectives")
 _MOST_ROUTES = 16  # hosts whose interfaces are printed
+
+Provide = Callable[[int, int | None], tuple[int, int]]
 
 
 @dataclass
@@ -99,13 +101,14 @@ class World:
                 os.close(connections.popitem()[1])
 
 
-def connect(environment: Environment, provide: Callable[[int], tuple[int, int]]) -> World:
+def connect(environment: Environment, provide: Provide) -> World:
     """Connects this process with the other processes of its job.
 
     Args:
         environment: from `read_environment`.
-        provide: makes the memory segment and the eventfd of one rank, given the size of the world; called once for each
-            replica. The other processes of this host get copies; these belong to the caller.
+        provide: makes the memory segment and the eventfd of one rank, given the size of the world and the bytes of
+            address space that a segment may have (None: any); called once for each replica. The other processes of this
+            host get copies; these belong to the caller.
 
     Returns:
         the connections, whose descriptors belong to the caller.
@@ -141,7 +144,7 @@ def connect(environment: Environment, provide: Callable[[int], tuple[int, int]])
 
 
 def _hand_over(
-    meeting: Rendezvous, provide: Callable[[int], tuple[int, int]], handovers: dict[int, Handover]
+    meeting: Rendezvous, provide: Provide, handovers: dict[int, Handover]
 ) -> tuple[list[tuple[int, int]], list[dict[str, Any]]]:
     """Rounds one and two. Fills `handovers`; returns the pairs of processes that share memory, and who is who."""
     environment = meeting.environment
@@ -155,6 +158,7 @@ def _hand_over(
             **own_place(),
             "machine": _recorder.machine(),
             "stack": _core._stack_place(),
+            "address_space": _address_space.available(),
             "cores": sorted(os.sched_getaffinity(0)),
             "transport": environment.transport,
             "replicas": environment.replicas,
@@ -165,7 +169,11 @@ def _hand_over(
             meeting.heard(process, introduced)
         _check_transports(meeting, people)
         counts = [person["replicas"] or 1 for person in people]
-        own = [provide(sum(counts)) for _ in range(counts[meeting.rank])]
+        spaces = [
+            (person["machine"], count, person["address_space"]) for person, count in zip(people, counts, strict=True)
+        ]
+        room = _address_space.room_for_segment(spaces)
+        own = [provide(sum(counts), room) for _ in range(counts[meeting.rank])]
         if exchanger is not None:
             names = {process: str(people[process]["name"]) for process in range(meeting.rank)}
             exchanger.start(names, [segment for segment, _ in own], [doorbell for _, doorbell in own], counts)
@@ -212,6 +220,7 @@ def _is_person(_: int, value: Any) -> bool:
         isinstance(value, dict)
         and all(isinstance(value.get(key), str) for key in ("hostname", "machine", "stack", "transport", "name"))
         and _is_number(value.get("pid"))
+        and (value.get("address_space", "") is None or _is_number(value.get("address_space")))
         and _is_list_of(value.get("cores"), _is_number)
         and (value.get("replicas", 0) is None or (_is_number(value.get("replicas")) and value["replicas"] > 0))
     )

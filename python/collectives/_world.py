@@ -9,12 +9,12 @@ import threading
 import weakref
 from typing import Any, overload
 
-from . import _bootstrap, _core, _leaving, _recorder
+from . import _address_space, _bootstrap, _core, _leaving, _recorder
 from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
 from ._sockets import out_of_files
 from ._system import eventfd
 from .communicator import Communicator
-from .errors import CollectivesError
+from .errors import CollectivesError, ForkedError
 from .launch import _torchrun
 
 DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
@@ -92,6 +92,7 @@ def init(
 
     Raises:
         CollectivesError: this process has an open communicator already.
+        ForkedError: it is the child of a process that has one, and no argument says which other job it is to join.
         DeadlineError: not all ranks came in time.
         MismatchError: ranks were started differently.
         ValueError, TypeError: an argument or variable is not acceptable; or another launcher has started several
@@ -101,7 +102,7 @@ def init(
     others: dict[str, Any] = {"token": token, "transport": transport, "timeout": timeout, "replicas": replicas}
     _recorder.prepare()
     with _lock, contextlib.ExitStack() as stack:
-        _refuse_second_world()
+        _refuse_second_world(all(said is None for said in (rank, size, rendezvous)))
         job = _torchrun.find_job() if rank is None and size is None and rendezvous is None else None
         if job is None:
             environment = read_environment(rank=rank, size=size, rendezvous=rendezvous, **others)
@@ -110,7 +111,7 @@ def init(
         options = _options(environment.timeout)
         count = environment.replicas or 1
         if environment.size == 1 and (count == 1 or environment.transport != "tcp"):
-            handles = _core.local_group(count, options)
+            handles = _local_handles(count, options)
         else:
             handles = _connect(environment, options)
         communicators = [Communicator(handle, transport=environment.transport) for handle in handles]
@@ -132,18 +133,26 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     """
     _recorder.prepare()
     options = _options(timeout)
-    handles = _core.local_group(1, options) if environment.size == 1 else _connect(environment, options)
+    handles = _local_handles(1, options) if environment.size == 1 else _connect(environment, options)
     communicator = Communicator(handles[0], transport=environment.transport)
     _leaving.register(communicator)
     return communicator
 
 
-def _refuse_second_world() -> None:
+def _refuse_second_world(same_place: bool) -> None:
     existing = [communicator for reference in _world if (communicator := reference()) is not None]
     existing = [communicator for communicator in existing if not communicator.closed]
     if not existing:
         return
     first = existing[0]
+    if first._pid != os.getpid():
+        if same_place and first.size > 1:
+            raise ForkedError(
+                f"this process was forked from rank {first.rank} of {first.size}, whose place in the job it cannot "
+                "take; say which job it joins: init(rank=, size=, rendezvous=), or init(size=1) for none",
+                rank=first.rank,
+            )
+        return
     if len(existing) == 1:
         text = f"this process is rank {first.rank} of {first.size}; use that communicator, or close() it first"
     else:
@@ -156,7 +165,8 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
     segments: list[int] = []
     doorbells: list[int] = []
 
-    def provide(size: int) -> tuple[int, int]:
+    def provide(size: int, room: int | None) -> tuple[int, int]:
+        _address_space.fit(options, size, room)
         # With transport "tcp" nobody maps it.
         segments.append(-1 if environment.transport == "tcp" else _core.create_segment(size, options))
         doorbells.append(eventfd())
@@ -182,6 +192,12 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
         raise
 
 
+def _local_handles(count: int, options: dict[str, float | int]) -> list[object]:
+    room = _address_space.room_for_segment([("", count, _address_space.available())])
+    _address_space.fit(options, count, room)
+    return _core.local_group(count, options)
+
+
 def _out_of_files(environment: Environment, error: OSError) -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
@@ -204,7 +220,7 @@ def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
     if n < 1:
         raise ValueError(f"n is {n}; a group has at least one rank")
     _recorder.prepare()
-    group = [Communicator(handle) for handle in _core.local_group(n, _options(timeout))]
+    group = [Communicator(handle) for handle in _local_handles(n, _options(timeout))]
     for communicator in group:
         _leaving.register(communicator)
     return group

@@ -1,13 +1,11 @@
 #include "bindings/tensorflow/flights.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <new>
 #include <thread>
 
 #include "core/error.h"
+#include "core/thread.h"
 
 namespace collectives::tensorflow {
 namespace {
@@ -39,15 +37,7 @@ Flights& Flights::instance() {
 }
 
 Flights::Flights() {
-  // Signals are for the threads of the program: Python expects them on its main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread([this] { loop(); });
-  pthread_setname_np(thread.native_handle(), "collectives-tf");
-  thread.detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  start_thread("collectives-tf", "ends asynchronous ops of TensorFlow", [this] { loop(); }).detach();
 }
 
 Tensor Flights::launch(std::shared_ptr<Flight> flight) {

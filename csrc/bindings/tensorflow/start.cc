@@ -51,9 +51,14 @@ class Start {
     }
     call.details = std::move(details);
     call.algorithm = algorithm_number(call.problem(), algorithm_, flight->communicator->topology());
+    Flights& flights = Flights::instance();  // its thread, before anything is under way
     flight->work = flight->communicator->post(call, false);
-    const Tensor handle = Flights::instance().launch(std::move(flight));
-    set_output(context, 0, handle.get());
+    try {
+      set_output(context, 0, flights.launch(flight).get());
+    } catch (...) {
+      flight->communicator->give_up(ErrorKind::kPeer, "an op of TensorFlow could not be made of a call under way");
+      throw;
+    }
   }
 
  private:
