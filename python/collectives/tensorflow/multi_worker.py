@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 import tensorflow as tf
 
-from . import _job, _ops, _private
+from . import _job, _keras, _ops, _private
 from ._replica_ops import CrossDeviceOps
 from ._tf_config import TFConfig, from_cluster, read_tf_config
 from ._worker_ops import WorkerOps
@@ -61,6 +62,8 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """As TensorFlow's, also for nested values, and for scalars with an axis, which then has no effect."""
+        if _keras.asks_for_shapes(sys._getframe(1)):
+            return _keras.local_batch(value)  # lengths need not agree, nor need the values be numbers
         if axis is None:
             return super().reduce(reduce_op, value, None)
         return tf.nest.map_structure(

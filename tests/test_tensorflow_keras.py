@@ -1,0 +1,64 @@
+"""Keras on several workers, with data that divide by nothing, against one process that takes the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tf_keras_checks as checks
+import tiers
+from tf_workers import Workers
+
+SIZES = (1, 2, 3)
+PARTS = {"o_loss", "p_loss"}  # means of the means of the replicas, for Keras does not weight these
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
+    made = Workers([("worker", i) for i in range(request.param)])
+    try:
+        yield made
+        assert made.leave() == [0] * request.param
+    finally:
+        made.destroy()
+
+
+def names(size: int) -> list[str]:
+    """In the short tier each case with one number of workers; three have all that two can get wrong."""
+    return [name for i, name in enumerate(checks.NAMES) if tiers.full() or (3, 2, 3)[i % 3] == size]
+
+
+def same(got: object, expected: object, what: str) -> None:
+    got, expected = np.asarray(got), np.asarray(expected)
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6, err_msg=what)
+
+
+def test_all_three_methods(workers):
+    """Weights, losses, metrics and predictions are those of one process."""
+    size = len(workers.workers)
+    for name in names(size):
+        reference = workers.workers[0]
+        got = workers.run(checks.together, name)
+        reference.tell((checks.alone, (name, size)))
+        outcome = reference.outcome()
+        assert outcome.error is None, outcome.text
+        weights, evaluated, predicted = outcome.value
+        for own in got:
+            for a, b in zip(own[0], weights, strict=True):
+                same(a, b, f"weights, {name}")
+            assert own[1].keys() == evaluated.keys()
+            for key in evaluated.keys() - PARTS:
+                same(own[1][key], evaluated[key], f"{key}, {name}")
+            if isinstance(predicted, dict):
+                assert own[2].keys() == predicted.keys()
+            parts = predicted if isinstance(predicted, dict) else {"": predicted}
+            for key, value in parts.items():
+                same(own[2][key] if key else own[2], value, f"predictions {key}, {name}")
+
+
+def test_shapes_are_learned_without_sending(workers):
+    """Keras' first look at a batch moves nothing; the mean of batches that a user asks for is one."""
+    size = len(workers.workers)
+    mean = np.arange(2.0 * size).reshape(size, 2).mean(0).tolist()
+    assert workers.run(checks.learns_shapes_by_itself) == [(0, [mean, mean])] * size
