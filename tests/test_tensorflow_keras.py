@@ -62,3 +62,26 @@ def test_shapes_are_learned_without_sending(workers):
     size = len(workers.workers)
     mean = np.arange(2.0 * size).reshape(size, 2).mean(0).tolist()
     assert workers.run(checks.learns_shapes_by_itself) == [(0, [mean, mean])] * size
+
+
+# Examples of a step whose gradients overflow: of the first replica only, of the last only, of none.
+OVERFLOWS = ((0,), (checks.HALF_BATCH - 1,), ())
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_an_overflow_on_one_worker_is_one_of_all(workers, eager):
+    """A loss scale goes down, and the step is left out, on all workers, as with one process and the global batch."""
+    size = len(workers.workers)
+    for bad in OVERFLOWS if size > 1 and not eager else OVERFLOWS[1:2]:
+        got = workers.run(checks.half, bad, eager, True)
+        reference = workers.workers[0]
+        reference.tell((checks.half, (bad, eager, False)))
+        outcome = reference.outcome()
+        assert outcome.error is None, outcome.text
+        weights, scale, steps = outcome.value
+        assert (scale, steps) == ((checks.LEVEL / 2, 2) if bad else (checks.LEVEL, checks.HALF_STEPS))
+        for own in got:
+            assert own[1:] == (scale, steps)
+            for a, b in zip(own[0], weights, strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-3)  # float16 rounds the parts
+            assert own[0] == got[0][0]

@@ -6,6 +6,7 @@ replicas, however many examples each has; `alone` does the same in one process, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -212,3 +213,38 @@ def learns_shapes_by_itself() -> tuple[int, Any]:
     carried = moved() - before if n > 1 else 0
     numbers = next(iter(s.experimental_distribute_dataset(tf.data.Dataset.range(2 * n).batch(2 * n))))
     return carried, [mean.numpy().tolist() for mean in s.reduce("MEAN", (numbers, numbers), axis=None)]
+
+
+HALF_BATCH, HALF_STEPS, LEVEL = 12, 4, 64.0
+
+
+def half_data(bad: tuple[int, ...]) -> Any:
+    """Whole numbers, whose sums are exact; in step 1 the chosen examples overflow float16."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(-2, 3, (HALF_BATCH * HALF_STEPS, FEATURES)).astype("float32")
+    y = x @ np.array([[1.0], [-2.0], [1.0]], "float32")
+    x[[HALF_BATCH + i for i in bad]] = 60000.0
+    return x, y
+
+
+def half_model(**options: Any) -> Any:
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones", dtype="mixed_float16")])
+    inner = keras.optimizers.SGD(2.0**-4)
+    model.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=LEVEL), "mse", **options)
+    return model
+
+
+def half(bad: tuple[int, ...], run_eagerly: bool, with_workers: bool) -> Any:
+    """Weights, the loss scale and the number of good steps since it changed, after steps of which one overflows."""
+    with strategy().scope() if with_workers else contextlib.nullcontext():
+        model = half_model(run_eagerly=run_eagerly)
+    x, y = half_data(bad)
+    model.fit(x, y, batch_size=HALF_BATCH, shuffle=False, verbose=0)
+    optimizer = model.optimizer
+    return (
+        [w.tolist() for w in model.get_weights()],
+        float(optimizer.dynamic_scale.numpy()),
+        int(optimizer.step_counter.numpy()),
+    )

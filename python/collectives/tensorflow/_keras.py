@@ -11,12 +11,25 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["BUILD_METHOD", "TRAINER_MODULE", "asks_for_shapes", "local_batch"]
+__all__ = [
+    "BUILD_METHOD",
+    "FINITE_METHOD",
+    "LOSS_SCALE_MODULE",
+    "TRAINER_MODULE",
+    "asks_for_shapes",
+    "asks_whether_finite",
+    "local_batch",
+]
 
 # Where `fit` and `evaluate` take the first batch to learn the shapes and dtypes of their data: they ask the strategy
 # for the mean of the batch over all replicas, use its shapes, and forget the values.
 TRAINER_MODULE = "keras.src.backend.tensorflow.trainer"
 BUILD_METHOD = "_maybe_symbolic_build"
+
+# LossScaleOptimizer, which mixed_float16 brings: `apply` has each replica look at its own gradients, before they are
+# summed, by this method, and takes the answer of the first replica of the process for that of all.
+LOSS_SCALE_MODULE = "keras.src.optimizers.loss_scale_optimizer"
+FINITE_METHOD = "check_finite"
 
 
 def asks_for_shapes(caller: types.FrameType) -> bool:
@@ -32,3 +45,13 @@ def local_batch(batch: Any) -> Any:
     return tf.nest.map_structure(
         lambda value: value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value, batch
     )
+
+
+def asks_whether_finite(fn: Any) -> bool:
+    """Whether a function for all replicas is that by which LossScaleOptimizer decides on a step.
+
+    Elsewhere it decides in a replica only where TensorFlow merges none, in a ``tf.cond`` say; TensorFlow then refuses
+    to assign the scale.
+    """
+    kinds = type(getattr(fn, "__self__", None)).__mro__
+    return getattr(fn, "__name__", "") == FINITE_METHOD and any(kind.__module__ == LOSS_SCALE_MODULE for kind in kinds)

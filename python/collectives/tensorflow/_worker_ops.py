@@ -147,6 +147,17 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
             results = [_divided(value, count) if summed else value for value, summed in zip(results, sums, strict=True)]
         return results
 
+    def all_true(self, values: Sequence[Any], name: str) -> Any:
+        """Whether booleans, one for each replica of this process, are true on all replicas of all workers."""
+        with self._scope("CPU:0"):
+            own = tf.reduce_all(tf.stack([tf.identity(value) for value in values]))
+            if self.group is None:
+                return own
+            (least,) = _ops.all_reduce(
+                self.group, [tf.cast(own, tf.uint8)], "min", names=[name], timeout=self.options.timeout_seconds
+            )
+            return tf.cast(least, tf.bool)
+
     def _mean_is_of_sum(self, tensors: Sequence[Any]) -> list[bool]:
         """For each tensor whether its mean is a sum that is divided at the end, and not an average in the engine."""
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import types
 from typing import Any
 
 import tensorflow as tf
@@ -201,6 +202,17 @@ def _replace_ops(extended: Any, group: _ops.Group | None, choice: CrossDeviceOps
     options = _private.communication_options(extended)
     stock = _private.get_extended_ops(extended)
     _private.set_extended_ops(extended, *(WorkerOps(ops, group, options, choice) for ops in stock))
+    extended.call_for_each_replica = types.MethodType(_call_for_each_replica, extended)
+
+
+def _call_for_each_replica(extended: Any, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Has all workers decide together where Keras takes the answer of one replica for that of all."""
+    answers = type(extended).call_for_each_replica(extended, fn, args, kwargs)
+    if not _keras.asks_whether_finite(fn):
+        return answers
+    each = answers.values if isinstance(answers, tf.distribute.DistributedValues) else [answers]
+    ops, _ = _private.get_extended_ops(extended)
+    return ops.all_true(each, "whether the gradients are finite")
 
 
 def _config_of(resolver: Any) -> TFConfig | None:
