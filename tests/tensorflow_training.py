@@ -5,6 +5,7 @@ Data and rates are small powers of two, so that the sums of few steps are exact 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,35 @@ def custom_loop(strategy: Any, exact: bool = True) -> dict[str, Any]:
         record(*train(inputs))
     record(*train(next(iter(dataset))))
     return result | {"weights": [kernel.numpy(), bias.numpy()]}
+
+
+WORDS, WIDTH, LENGTH = 5, 3, 4  # few words, so that they occur often in each replica
+OPTIMIZERS = ("Adagrad", "Adam", "RMSprop", "SGD")  # the first three square gradients
+
+
+def embedding_fit(optimizer: str, strategy: Any = None, dense: bool = False) -> dict[str, Any]:
+    """`fit` of an embedding on batches of twelve, with one process as the default strategy.
+
+    Args:
+        dense: the same embedding as a product with a one-hot matrix, whose gradient is dense.
+    """
+    random = np.random.default_rng(3)
+    tokens = random.integers(0, WORDS, (24, LENGTH))
+    y = tokens.sum(1, keepdims=True).astype("float32") / LENGTH
+    start = tf.keras.initializers.RandomNormal(seed=4)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        layers = tf.keras.layers
+        embedding: list[Any] = [layers.Embedding(WORDS, WIDTH, embeddings_initializer=start)]
+        if dense:
+            embedding = [
+                layers.Lambda(lambda x: tf.one_hot(x, WORDS)),
+                layers.Dense(WIDTH, use_bias=False, kernel_initializer=start),
+            ]
+        last = layers.Dense(1, kernel_initializer=tf.keras.initializers.RandomNormal(seed=5))
+        model = tf.keras.Sequential([tf.keras.Input((LENGTH,), dtype="int32"), *embedding, layers.Flatten(), last])
+        model.compile(getattr(tf.keras.optimizers, optimizer)(2.0**-5), "mse")
+    history = model.fit(tokens, y, batch_size=12, epochs=3, shuffle=False, verbose=0).history
+    return {"loss": history["loss"], "weights": model.get_weights()}
 
 
 def assert_equal(got: Any, expected: Any, rtol: float = 0.0) -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tiers
 from collectives.tensorflow import HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice, RingAllReduce, _ops
 from logical_cpus import COUNTS, mirrored
-from tensorflow_training import FEATURES, STEPS, assert_equal, custom_loop, keras_fit
+from tensorflow_training import FEATURES, OPTIMIZERS, STEPS, assert_equal, custom_loop, embedding_fit, keras_fit
 from tf_workers import LEAVING
 
 CLASSES: list[Any] = [RingAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice]
@@ -71,6 +71,30 @@ def test_losses_on_data_that_round():
     result = custom_loop(mirrored(n, ReductionToOneDevice()), exact=False)
     assert _ops.replica_bytes() - before == n * GRADIENTS
     assert_equal(result, stock("custom loop", n, False), rtol=1e-5)
+
+
+@functools.cache
+def one_process(optimizer: str, dense: bool) -> Any:
+    return embedding_fit(optimizer, dense=dense)
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("merging", [False, True])
+def test_an_embedding_is_that_of_one_process(kind, optimizer, n, merging):
+    """With the global batch; and with merging, that of the dense gradient."""
+    result = embedding_fit(optimizer, mirrored(n, kind(merge_indexed_slices=merging)))
+    # Adam and RMSprop divide by roots of squares that are small at first.
+    assert_equal(result, one_process(optimizer, merging), rtol=2e-4)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS[:3])
+def test_the_two_ways_differ(optimizer):
+    """Else the test above would not see which of them was taken."""
+    joined, merged = (np.array(one_process(optimizer, dense)["loss"]) for dense in (False, True))
+    assert abs(joined / merged - 1).max() > 0.002
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -1,4 +1,4 @@
-"""IndexedSlices of replicas: merged into one row per distinct index, alone and beside dense tensors."""
+"""IndexedSlices of replicas: joined, or merged into one row per distinct index, alone and beside dense tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collectives.tensorflow import (
     _ops,
     _private,
 )
-from collectives.tensorflow._indexed_slices import merge
+from collectives.tensorflow._indexed_slices import join, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logical_cpus import DEVICES, MEAN, SUM, components, eager_and_traced, mirrored, per_replica, slices
@@ -48,13 +48,48 @@ TOTAL = np.array([[0, 0], [10, 12], [0, 0], [0, 0], [6, 8], [0, 0]], np.float32)
 @pytest.mark.parametrize("op, expected", [(SUM, TOTAL), (MEAN, TOTAL / 3)], ids=["sum", "mean"])
 def test_one_row_for_each_distinct_index(kind, op, expected):
     value = three()
-    results = components(kind().reduce(op, value, value))
+    results = components(kind(merge_indexed_slices=True).reduce(op, value, value))
     assert [r.device for r in results] == DEVICES[:3]
     for result in results:
         assert isinstance(result, tf.IndexedSlices)
         assert result.indices.numpy().tolist() == [4, 1]
         assert result.dense_shape.numpy().tolist() == [HEIGHT, 2]
         np.testing.assert_allclose(dense(result), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("op, expected", [(SUM, TOTAL), (MEAN, TOTAL / 3)], ids=["sum", "mean"])
+def test_all_rows_in_the_order_of_the_replicas(kind, op, expected):
+    value = three()
+    for attempt in eager_and_traced(lambda: components(kind().reduce(op, value, value))):
+        results = attempt()
+        assert len(results) == 3
+        for result in results:
+            assert result.indices.numpy().tolist() == [4, 1, 4, 1]
+            assert result.dense_shape.numpy().tolist() == [HEIGHT, 2]
+            np.testing.assert_allclose(dense(result), expected, rtol=1e-6)
+
+
+def test_joining():
+    """Indices of two dtypes, rows of halves as they are, means of integers, slices of slices, and one alone."""
+    first = tf.IndexedSlices(tf.constant([[1], [3]], tf.int32), tf.constant([3, 3], tf.int32))
+    second = tf.IndexedSlices(tf.constant([[5]], tf.int32), tf.constant([0], tf.int64), tf.constant([5, 1], tf.int64))
+    joined = join([first, second], 2)
+    assert (joined.indices.dtype, joined.values.dtype) == (tf.int64, tf.float64)
+    assert joined.indices.numpy().tolist() == [3, 3, 0]
+    assert joined.values.numpy().tolist() == [[0.5], [1.5], [2.5]]
+    assert joined.dense_shape.numpy().tolist() == [5, 1]
+    assert join([first]).dense_shape is None
+    halves = join([slices([[2048.0], [1.0]], [0, 0], 1, "float16")] * 2)
+    assert halves.values.numpy().tolist() == [[2048], [1]] * 2
+    nested = tf.IndexedSlices(second, tf.constant([4]), tf.constant([HEIGHT, 1]))
+    assert join([nested]).indices.numpy().tolist() == [4]
+
+
+@pytest.mark.parametrize("value", [1, None, "yes"])
+def test_merging_is_yes_or_no(value):
+    with pytest.raises(TypeError, match=f"merge_indexed_slices is {value!r}; True or False"):
+        RingAllReduce(merge_indexed_slices=value)
 
 
 @settings(max_examples=40, deadline=None)

@@ -98,9 +98,9 @@ def test_gathers(pair):
     assert workers.run(checks.gathers) == [expected] * 2
 
 
-@pytest.mark.parametrize("cap", [1 << 28, 0])
-def test_indexed_slices(pair, cap):
-    """`cap` 0 is less than any rows need, so the buffer of all rows is reduced."""
+@pytest.mark.parametrize("merging, cap", [(False, 1 << 28), (True, 1 << 28), (True, 0)])
+def test_indexed_slices(pair, merging, cap):
+    """`cap` 0 is less than any rows need, so the buffer of all rows is reduced where equal indices are merged."""
     workers, replicas = pair
     one, none = np.zeros((12, 2)), np.zeros((12, 2))
     for r in range(replicas):
@@ -115,11 +115,50 @@ def test_indexed_slices(pair, cap):
         ("float32", [1.0, 1.0]),
         ("float64", (none / replicas).tolist()),
     ]
-    for got, carried in workers.run(checks.slices, cap):
+    for got, carried in workers.run(checks.slices, merging, cap):
         for (dtype, value), (expected_dtype, expected_value) in zip(got, expected, strict=True):
             assert dtype == expected_dtype
             np.testing.assert_allclose(value, expected_value, rtol=1e-6)
         assert carried > 0
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_rows_in_the_order_of_the_ranks(pair, traced):
+    """As one process has them that takes all examples; or one for each index, where that is asked for."""
+    workers, replicas = pair
+    ranks = range(replicas)
+    indices = [index for r in ranks for index in (1, 5 + r, 1)]
+    values = [float(value) for r in ranks for value in (r, 10 + r, 20 + r)]
+    assert workers.run(checks.rows, False, traced) == [[indices, values]] * 2
+    once = [1, *(5 + r for r in ranks)]
+    sums = [float(sum(20 + 2 * r for r in ranks)), *(10.0 + r for r in ranks)]
+    assert workers.run(checks.rows, True, traced) == [[once, sums]] * 2
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_more_rows_than_the_cap_are_not_sent(pair, traced):
+    """All workers are told before rows travel, with the way out, and can go on."""
+    workers, replicas = pair
+    for text, carried, after in workers.run(checks.too_many_rows, traced):
+        assert "merge_indexed_slices=True" in text and str(400_000 * replicas) in text
+        assert carried < 1000
+        assert after == len(workers.workers)
+
+
+@pytest.mark.parametrize("optimizer", ["Adagrad", "Adam", "RMSprop", "SGD"])
+def test_an_embedding_is_that_of_one_process(pair, optimizer):
+    """With the global batch; and with merging, that of the dense gradient."""
+    workers, _ = pair
+    for merging in (False, True):
+        alone = workers.workers[0]
+        got = workers.run(checks.embedding, optimizer, merging)
+        alone.tell((checks.embedding_alone, (optimizer, merging)))
+        outcome = alone.outcome()
+        assert outcome.error is None, outcome.text
+        for own in got:
+            np.testing.assert_allclose(own["loss"], outcome.value["loss"], rtol=1e-5)
+            for a, b in zip(own["weights"], outcome.value["weights"], strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_bytes_per_pack(pair):

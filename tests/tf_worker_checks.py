@@ -169,14 +169,12 @@ def gathers() -> Any:
     )
 
 
-def slices(cap: int | None) -> Any:
-    """Sum and mean of IndexedSlices beside a dense tensor, and bytes moved; `cap` 0 forces the dense way."""
+def slices(merging: bool, cap: int) -> Any:
+    """Sum and mean of IndexedSlices beside a dense tensor, and bytes moved; `cap` 0 forces the dense way of merging."""
     import tensorflow as tf
     from collectives.tensorflow import _worker_slices
 
-    if cap is not None:
-        _worker_slices.MEMORY_CAP = cap
-    s = strategy()
+    s = make(merge_indexed_slices=merging)
     before = moved()
 
     @tf.function
@@ -194,8 +192,82 @@ def slices(cap: int | None) -> Any:
 
         return s.run(in_replica)
 
-    local = [s.experimental_local_results(v)[0] for v in tf.nest.flatten(run())]
+    usual, _worker_slices.MEMORY_CAP = _worker_slices.MEMORY_CAP, cap
+    try:
+        local = [s.experimental_local_results(v)[0] for v in tf.nest.flatten(run())]
+    finally:
+        _worker_slices.MEMORY_CAP = usual
     return [(v.dtype.name, v.numpy().tolist()) for v in local], moved() - before
+
+
+def rows(merging: bool, traced: bool) -> Any:
+    """The rows and indices of a sum of IndexedSlices, in which index 1 occurs twice on each replica."""
+    import tensorflow as tf
+
+    s = make(merge_indexed_slices=merging)
+
+    def in_replica() -> Any:
+        context = tf.distribute.get_replica_context()
+        r = context.replica_id_in_sync_group
+        one = tf.IndexedSlices(
+            tf.reshape(tf.cast(tf.stack([r, 10 + r, 20 + r]), tf.float32), [3, 1]), tf.stack([1, 5 + r, 1])
+        )
+        result = context.all_reduce("SUM", one)
+        return result.indices, result.values[:, 0]
+
+    def run() -> Any:
+        return s.run(in_replica)
+
+    found = (tf.function(run) if traced else run)()
+    return [s.experimental_local_results(part)[0].numpy().tolist() for part in found]
+
+
+def too_many_rows(traced: bool) -> Any:
+    """What is said where rows need more than the cap, how much has moved by then, and that it goes on after that."""
+    import tensorflow as tf
+    from collectives.tensorflow import _worker_slices
+
+    s = strategy()
+    n = s.num_replicas_in_sync
+
+    def step() -> Any:
+        def in_replica() -> Any:
+            table = tf.zeros([1000, 100])
+            with tf.GradientTape() as tape:
+                tape.watch(table)
+                loss = tf.reduce_sum(tf.gather(table, tf.range(1000)))
+            gradient = tape.gradient(loss, table)
+            return tf.distribute.get_replica_context().all_reduce("SUM", gradient).values[0, 0]
+
+        return s.run(in_replica)
+
+    run = tf.function(step) if traced else step
+    cap = _worker_slices.MEMORY_CAP
+    _worker_slices.MEMORY_CAP = 400_000 * n - 1
+    before = moved()
+    try:
+        run()
+        text = ""
+    except tf.errors.InvalidArgumentError as error:
+        text = str(error)
+    finally:
+        _worker_slices.MEMORY_CAP = cap
+    carried = moved() - before
+    return text, carried, float(s.reduce("SUM", tf.constant(1.0), axis=None))
+
+
+def embedding(optimizer: str, merging: bool) -> Any:
+    """What `fit` of an embedding gives, by workers."""
+    from tensorflow_training import embedding_fit
+
+    return embedding_fit(optimizer, make(merge_indexed_slices=merging))
+
+
+def embedding_alone(optimizer: str, dense: bool) -> Any:
+    """What it gives in one process."""
+    from tensorflow_training import embedding_fit
+
+    return embedding_fit(optimizer, dense=dense)
 
 
 def packs() -> Any:

@@ -42,10 +42,10 @@ def make(**options: Any) -> Any:
     """A new strategy of ours; the first one is what `strategy` returns from then on."""
     tf: Any = importlib.import_module("tensorflow")
     ours: Any = importlib.import_module("collectives.tensorflow")
-    choice = options.pop("cross_device_ops", None)
+    ours_only = {name: options.pop(name) for name in ("cross_device_ops", "merge_indexed_slices") if name in options}
     options.setdefault("timeout_seconds", 60.0)
     made = ours.MultiWorkerMirroredStrategy(
-        communication_options=tf.distribute.experimental.CommunicationOptions(**options), cross_device_ops=choice
+        communication_options=tf.distribute.experimental.CommunicationOptions(**options), **ours_only
     )
     _made.append(made)
     return made

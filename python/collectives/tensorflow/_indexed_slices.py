@@ -1,4 +1,9 @@
-"""IndexedSlices of the replicas of one process: gradients of embeddings, rows of a larger tensor with their numbers."""
+"""IndexedSlices of the replicas of one process: gradients of embeddings, rows of a larger tensor with their numbers.
+
+Joined, they are what one process has for all examples: a row for each time that an index occurs. Optimizers see that.
+Adam, Adagrad and RMSprop of Keras square row by row, so they train otherwise with the sums of rows, as they do with the
+dense gradient.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import tensorflow as tf
 
 from ._dtypes import mean_of_sum
 
-__all__ = ["flattened", "merge"]
+__all__ = ["flattened", "join", "merge"]
 
 # Their sums are taken in float32 and rounded once, as the engine does it for dense tensors.
 _HALVES = (tf.float16, tf.bfloat16)
@@ -20,6 +25,15 @@ def flattened(slices: tf.IndexedSlices) -> tf.IndexedSlices:
         return slices
     inner = flattened(slices.values)
     return tf.IndexedSlices(inner.values, tf.gather(slices.indices, inner.indices), slices.dense_shape)
+
+
+def join(parts: Sequence[tf.IndexedSlices], divisor: int | None = None) -> tf.IndexedSlices:
+    """All rows of IndexedSlices, those of the first part first. Arguments and result are those of ``merge``."""
+    parts = [flattened(part) for part in parts]
+    values = tf.concat([part.values for part in parts], 0) if len(parts) > 1 else parts[0].values
+    if divisor is not None:
+        values = mean_of_sum(values, divisor)
+    return tf.IndexedSlices(values, _indices(parts), _dense_shape(parts))
 
 
 def merge(parts: Sequence[tf.IndexedSlices], divisor: int | None = None) -> tf.IndexedSlices:
@@ -35,15 +49,22 @@ def merge(parts: Sequence[tf.IndexedSlices], divisor: int | None = None) -> tf.I
         that of the first part that has one. The mean of integers is floating, as for dense tensors.
     """
     parts = [flattened(part) for part in parts]
-    dtypes = {part.indices.dtype for part in parts}
-    dtype = dtypes.pop() if len(dtypes) == 1 else tf.int64
     values = tf.concat([part.values for part in parts], 0)
-    indices, segments = tf.unique(tf.concat([tf.cast(part.indices, dtype) for part in parts], 0))
+    indices, segments = tf.unique(_indices(parts))
     narrow = values.dtype in _HALVES
     summed = tf.math.unsorted_segment_sum(tf.cast(values, tf.float32) if narrow else values, segments, tf.size(indices))
     if divisor is not None:
         summed = mean_of_sum(summed, divisor)
     if narrow:
         summed = tf.cast(summed, values.dtype)
-    shape = next((part.dense_shape for part in parts if part.dense_shape is not None), None)
-    return tf.IndexedSlices(summed, indices, shape)
+    return tf.IndexedSlices(summed, indices, _dense_shape(parts))
+
+
+def _indices(parts: Sequence[tf.IndexedSlices]) -> tf.Tensor:
+    dtypes = {part.indices.dtype for part in parts}
+    dtype = dtypes.pop() if len(dtypes) == 1 else tf.int64
+    return tf.concat([tf.cast(part.indices, dtype) for part in parts], 0)
+
+
+def _dense_shape(parts: Sequence[tf.IndexedSlices]) -> tf.Tensor | None:
+    return next((part.dense_shape for part in parts if part.dense_shape is not None), None)

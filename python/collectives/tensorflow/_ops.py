@@ -21,7 +21,16 @@ from .._environment import read_num_threads
 from ..communicator import Communicator
 from . import _private
 
-__all__ = ["Group", "all_gather", "all_reduce", "broadcast", "in_flight", "reduce_replicas", "replica_bytes"]
+__all__ = [
+    "Group",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "in_flight",
+    "lengths",
+    "reduce_replicas",
+    "replica_bytes",
+]
 
 _SHOWN = 4  # names of tensors in the name of a fused call
 # A reduction over replicas is split into ops of at least so many bytes per replica, and into no more than so many,
@@ -216,18 +225,28 @@ def broadcast(
     return _run(group, "broadcast", tensors, names, name, timeout, root=root)
 
 
-def all_gather(group: Group, tensor: Any, *, name: str | None = None, timeout: float | None = None) -> Any:
+def all_gather(
+    group: Group, tensor: Any, *, rows: Any = None, name: str | None = None, timeout: float | None = None
+) -> Any:
     """Joins the tensors of all ranks along axis 0, in which their lengths may differ.
 
-    The ranks tell each other these lengths first, by a small collective. Arguments and errors are those of
-    ``all_reduce``.
+    Args:
+        rows: these lengths by rank, an int64 tensor; ``None``: the ranks tell each other first, by ``lengths``.
+        group, tensor, name, timeout: as for ``all_reduce``, whose errors these are too.
     """
     tensor = tf.convert_to_tensor(tensor)
+    if rows is None:
+        rows = lengths(group, tensor, name=name, timeout=timeout)
+    return _gather_rows(group, tensor, rows, name, timeout)
+
+
+def lengths(group: Group, tensor: Any, *, name: str | None = None, timeout: float | None = None) -> Any:
+    """The lengths along axis 0 of the tensors of all ranks, int64, by a small collective."""
     with tf.device("CPU:0"):
         own = tf.reshape(tf.shape(tensor, out_type=tf.int64)[0], [1])
         rows = _gather_rows(group, own, tf.ones([group.size], tf.int64), f"rows of {name or 'a tensor'}", timeout)
         rows.set_shape([group.size])
-    return _gather_rows(group, tensor, rows, name, timeout)
+    return rows
 
 
 def _gather_rows(group: Group, tensor: Any, rows: Any, name: str | None, timeout: float | None) -> Any:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from . import _ops, _private
 from ._dtypes import check_reducible, mean_of_sum
-from ._indexed_slices import merge
+from ._indexed_slices import join, merge
 
 __all__ = ["CrossDeviceOps", "components_of", "is_mean", "name_of", "on_each"]
 
@@ -31,11 +31,13 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
         combination: the order in which the engine combines the values of replicas.
         packs: the number of packs for "chain".
         algorithm: of the engine, between workers.
+        merge_indexed_slices: whether equal indices of IndexedSlices become one row.
     """
 
     combination = "canonical"
     packs = 1
     algorithm = "auto"
+    merge_indexed_slices = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CrossDeviceOps:
         # Strategies are copied with their ops, which hold settings only; a function in them is shared.
@@ -47,6 +49,17 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
     @property
     def _num_between_graph_workers(self) -> int:
         return 1
+
+    def reduce(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any = None) -> Any:
+        return self._merged_alone(super().reduce(reduce_op, per_replica_value, destinations, options))
+
+    def batch_reduce(self, reduce_op: Any, value_destination_pairs: Sequence[_Pair], options: Any = None) -> Any:
+        return [self._merged_alone(r) for r in super().batch_reduce(reduce_op, value_destination_pairs, options)]
+
+    def _merged_alone(self, result: Any) -> Any:
+        """A result with its equal indices merged: TensorFlow hands on a value of one replica without asking us."""
+        alone = self._num_between_graph_workers == 1 and isinstance(result, tf.IndexedSlices)
+        return merge([result]) if alone and self.merge_indexed_slices else result
 
     def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:
         return self.batch_reduce_implementation(reduce_op, [(per_replica_value, destinations)], options)[0]
@@ -106,7 +119,8 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
             if all(isinstance(value, tf.IndexedSlices) for value in values):
                 for value in values:
                     check_reducible(value.dtype, f"the IndexedSlices of {names[k]}")
-                results[k] = merge(values, len(values) if mean else None)
+                together = merge if self.merge_indexed_slices else join
+                results[k] = together(values, len(values) if mean else None)
                 continue
             plain[k] = _alike([tf.convert_to_tensor(value) for value in values], names[k])
             # Means of integers are divided here; the others are one op however the batch is mixed.

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from . import _ops, _private, _replica_ops
 from ._dtypes import mean_of_sum
-from ._worker_slices import sum_over_workers
+from ._worker_slices import gather_from_workers, sum_over_workers
 from .cross_device_ops import NcclAllReduce
 
 __all__ = ["WorkerOps", "packs_of"]
@@ -37,19 +37,23 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
         group: _ops.Group | None,
         options: Any,
         choice: _replica_ops.CrossDeviceOps | None = None,
+        merge_indexed_slices: bool = False,
     ) -> None:
         """
         Args:
             stock: the ops that this one replaces, from which it has its devices.
             group: the workers, or None.
             options: the CommunicationOptions of the strategy, which those of a call override.
-            choice: one of the classes of ``cross_device_ops``, for its combination, packs and algorithm.
+            choice: one of the classes of ``cross_device_ops``, for its combination, packs, algorithm and
+                merge_indexed_slices.
+            merge_indexed_slices: as the attribute, also where ``choice`` has it not.
         """
         # Not that of the base, which would make launchers of TensorFlow's own collectives.
         tf.distribute.CrossDeviceOps.__init__(self)
         _private.adopt_devices(self, stock)
         self.group = group
         self.options = options
+        self.merge_indexed_slices = merge_indexed_slices or (choice is not None and choice.merge_indexed_slices)
         if choice is not None:
             self.combination, self.packs, self.algorithm = choice.combination, choice.packs, choice.algorithm
         self._refusal = choice if isinstance(choice, NcclAllReduce) else None
@@ -134,14 +138,13 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
                     value.set_shape(results[k].shape)
                     results[k] = value
         for k, value in enumerate(results):
-            if isinstance(value, tf.IndexedSlices):
-                results[k] = sum_over_workers(
-                    self.group,
-                    value,
-                    name=names[k],
-                    algorithm=self._algorithm(options),
-                    timeout=options.timeout_seconds,
-                )
+            if not isinstance(value, tf.IndexedSlices):
+                continue
+            same = {"name": names[k], "timeout": options.timeout_seconds}
+            if self.merge_indexed_slices:
+                results[k] = sum_over_workers(self.group, value, algorithm=self._algorithm(options), **same)
+            else:
+                results[k] = gather_from_workers(self.group, value, **same)
         if mean:
             count = self.group.size * len(tensors[0])
             results = [_divided(value, count) if summed else value for value, summed in zip(results, sums, strict=True)]

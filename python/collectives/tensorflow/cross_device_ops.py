@@ -10,7 +10,11 @@ that exists already, or whose constructor takes no ops, see ``plug``.
 One batch of gradients is one or a few native ops, in the order of the variables. SUM and MEAN are done for 8- to 64-bit
 integers, for floating tensors of 16 bits and more, where 16 bits are summed in float32, and for complex ones. The mean
 of integers is floating: float64 for 32 and 64 bits, float32 for 8 and 16. bool and string tensors are a ``TypeError``.
-IndexedSlices are merged: the result has one row for each distinct index. Gathering takes every dtype and axis.
+Gathering takes every dtype and axis.
+
+IndexedSlices, the gradients of embeddings, are joined, the rows of the first replica first, as TensorFlow joins them
+and as one process has them for the global batch. With ``merge_indexed_slices=True`` the result has one row for each
+distinct index, the sum of its rows, and a step of an optimizer is that with the dense gradient.
 
 ``MirroredStrategy`` itself does some reductions without its cross-device ops: all of int32 tensors, all under XLA, and
 on CPUs those of ``strategy.reduce``. Gradients go through them.
@@ -40,14 +44,16 @@ class RingAllReduce(CrossDeviceOps):
 
     Args:
         num_packs: how many packs a batch is split into; 0 means 1.
+        merge_indexed_slices: see the module.
     """
 
     combination = "chain"
     algorithm = "ring"
 
-    def __init__(self, num_packs: int = 1) -> None:
+    def __init__(self, num_packs: int = 1, *, merge_indexed_slices: bool = False) -> None:
         super().__init__()
         self.packs = _pack_number(num_packs)
+        self.merge_indexed_slices = checked_merging(merge_indexed_slices)
 
 
 class HierarchicalCopyAllReduce(CrossDeviceOps):
@@ -61,14 +67,16 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
 
     Args:
         num_packs: as TensorFlow has it, from 0 on.
+        merge_indexed_slices: see the module.
     """
 
     combination = "halves"
     algorithm = "hierarchical_copy"
 
-    def __init__(self, num_packs: int = 1) -> None:
+    def __init__(self, num_packs: int = 1, *, merge_indexed_slices: bool = False) -> None:
         super().__init__()
         self.packs = _pack_number(num_packs)
+        self.merge_indexed_slices = checked_merging(merge_indexed_slices)
 
 
 class ReductionToOneDevice(CrossDeviceOps):
@@ -81,8 +89,8 @@ class ReductionToOneDevice(CrossDeviceOps):
             ``"/device:CPU:0"``; ``None``: the first destination. What the name leaves open the scope of the call
             decides.
         accumulation_fn: sums the list of the tensors of all replicas, instead of the engine; called on
-            ``reduce_to_device`` for each tensor. ``None`` and ``tf.add_n``: the engine. IndexedSlices are merged in any
-            case.
+            ``reduce_to_device`` for each dense tensor. ``None`` and ``tf.add_n``: the engine.
+        merge_indexed_slices: see the module.
     """
 
     combination = "canonical"
@@ -92,8 +100,11 @@ class ReductionToOneDevice(CrossDeviceOps):
         self,
         reduce_to_device: str | tf.DeviceSpec | None = None,
         accumulation_fn: Callable[[list[Any]], Any] | None = None,
+        *,
+        merge_indexed_slices: bool = False,
     ) -> None:
         super().__init__()
+        self.merge_indexed_slices = checked_merging(merge_indexed_slices)
         self.reduce_to_device = _device_name(reduce_to_device)
         if accumulation_fn is not None and not callable(accumulation_fn):
             raise TypeError(f"accumulation_fn is {accumulation_fn!r}; a function of a list of tensors is accepted")
@@ -140,6 +151,13 @@ class NcclAllReduce(CrossDeviceOps):
         )
 
     reduce = batch_reduce = broadcast = _gather = _all_reduce = _refuse
+
+
+def checked_merging(merge_indexed_slices: object) -> bool:
+    """The argument of that name, which is no number: ``RingAllReduce(0, 1)`` would mean something else."""
+    if not isinstance(merge_indexed_slices, bool):
+        raise TypeError(f"merge_indexed_slices is {merge_indexed_slices!r}; True or False is accepted")
+    return merge_indexed_slices
 
 
 def _pack_number(num_packs: int) -> int:

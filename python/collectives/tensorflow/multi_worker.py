@@ -13,6 +13,7 @@ from . import _job, _keras, _ops, _private
 from ._replica_ops import CrossDeviceOps
 from ._tf_config import TFConfig, from_cluster, read_tf_config
 from ._worker_ops import WorkerOps
+from .cross_device_ops import checked_merging
 
 __all__ = ["MultiWorkerMirroredStrategy", "plug_into"]
 
@@ -37,6 +38,8 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
         cluster_resolver: Any = None,
         communication_options: Any = None,
         cross_device_ops: CrossDeviceOps | None = None,
+        *,
+        merge_indexed_slices: bool = False,
     ) -> None:
         """Joins the workers.
 
@@ -47,6 +50,9 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
                 reduced together, 0 (one collective for each dtype) by default. ``implementation`` is a hint.
             cross_device_ops: one of ``RingAllReduce``, ``HierarchicalCopyAllReduce``, ``ReductionToOneDevice``, which
                 chooses the algorithm; the engine does by default.
+            merge_indexed_slices: whether equal indices in the gradients of embeddings become one row, their sum, before
+                they travel. An optimizer then takes the step that it takes with the dense gradient; by default it takes
+                that of one process with the global batch.
 
         Raises:
             ValueError: ``TF_CONFIG`` or the resolver is malformed; the text quotes the part.
@@ -56,9 +62,10 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
         _check_choice(cross_device_ops)
+        merge = checked_merging(merge_indexed_slices)
         _job.start_timeout(communication_options.timeout_seconds)  # refuses what is none
         tf.distribute.Strategy.__init__(
-            self, _Extended(self, cluster_resolver, communication_options, cross_device_ops)
+            self, _Extended(self, cluster_resolver, communication_options, cross_device_ops, merge)
         )
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
@@ -78,8 +85,11 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
 class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unused-ignore]
     """What TensorFlow's strategy does by its ops, done by ours."""
 
-    def __init__(self, strategy: Any, resolver: Any, options: Any, choice: CrossDeviceOps | None) -> None:
+    def __init__(
+        self, strategy: Any, resolver: Any, options: Any, choice: CrossDeviceOps | None, merge_indexed_slices: bool
+    ) -> None:
         self._choice = choice
+        self._merge_indexed_slices = merge_indexed_slices
         self._group: _ops.Group | None = None
         self._config = _config_of(resolver)
         super().__init__(strategy, cluster_resolver=resolver, communication_options=options)
@@ -120,7 +130,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         self._take_ops()
 
     def _take_ops(self) -> None:
-        _replace_ops(self, self._group, self._choice)
+        _replace_ops(self, self._group, self._choice, self._merge_indexed_slices)
 
     def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
         devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
@@ -198,10 +208,13 @@ def plug_into(strategy: Any, cross_device_ops: CrossDeviceOps | None) -> None:
     _replace_ops(extended, group, cross_device_ops)
 
 
-def _replace_ops(extended: Any, group: _ops.Group | None, choice: CrossDeviceOps | None) -> None:
+def _replace_ops(
+    extended: Any, group: _ops.Group | None, choice: CrossDeviceOps | None, merge_indexed_slices: bool = False
+) -> None:
     options = _private.communication_options(extended)
     stock = _private.get_extended_ops(extended)
-    _private.set_extended_ops(extended, *(WorkerOps(ops, group, options, choice) for ops in stock))
+    made = (WorkerOps(ops, group, options, choice, merge_indexed_slices) for ops in stock)
+    _private.set_extended_ops(extended, *made)
     extended.call_for_each_replica = types.MethodType(_call_for_each_replica, extended)
 
 
