@@ -85,3 +85,12 @@ def test_an_overflow_on_one_worker_is_one_of_all(workers, eager):
             for a, b in zip(own[0], weights, strict=True):
                 np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-3)  # float16 rounds the parts
             assert own[0] == got[0][0]
+
+
+def test_jit_compile_is_refused_where_it_is_set(workers):
+    """By `compile`, and while a function of the program is traced; a process that is alone reduces nothing."""
+    size = len(workers.workers)
+    for compiled, traced, after in workers.run(checks.compiled_by_xla):
+        assert ("model.compile: jit_compile is True" in compiled) == (size > 1)
+        assert ("'culprit:0' is reduced in a tf.function with jit_compile=True" in traced) == (size > 1)
+        assert after == [size, size]

@@ -94,3 +94,24 @@ def test_set_cross_device_ops():
 def test_set_cross_device_ops_of_a_strategy_without():
     with pytest.raises(AttributeError, match="_cross_device_ops"):
         _private.set_cross_device_ops(tf.distribute.OneDeviceStrategy("CPU:0"), ReductionToOneDevice())
+
+
+def test_compiled_by_xla():
+    """Known while a function is traced, also in one inside it, and not of one beside it."""
+    found = []
+
+    @tf.function
+    def inner() -> None:
+        found.append(_private.compiled_by_xla())
+
+    @tf.function(jit_compile=True)
+    def outer() -> None:
+        found.append(_private.compiled_by_xla())
+        inner()
+
+    outer()
+    assert found == [True, True]
+    found.clear()
+    tf.function(lambda: found.append(_private.compiled_by_xla()))()
+    assert found == [False]
+    assert not _private.compiled_by_xla()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import types
 
 import keras
@@ -18,6 +19,14 @@ def test_TRAINER_MODULE_and_BUILD_METHOD():
     assert method.__globals__["__name__"] == _keras.TRAINER_MODULE
     assert method.__code__.co_name == _keras.BUILD_METHOD
     assert getattr(keras.Model, _keras.BUILD_METHOD) is method
+
+
+def test_COMPILE_MODULE():
+    """The method of a model that has the argument."""
+    compile_method = inspect.unwrap(keras.Model.compile)
+    assert compile_method.__globals__["__name__"] == _keras.COMPILE_MODULE
+    assert compile_method.__code__.co_name == "compile"
+    assert "jit_compile" in compile_method.__code__.co_varnames
 
 
 def test_LOSS_SCALE_MODULE_and_its_methods():

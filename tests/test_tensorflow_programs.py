@@ -133,8 +133,25 @@ def test_all_reduce_in_replica_context(kind, traced):
 
 def test_nccl_is_refused_when_it_is_used():
     strategy = mirrored(2, NcclAllReduce())
-    with pytest.raises(collectives.BackendError, match="no NCCL"):
+    with pytest.raises(collectives.BackendError, match="TensorFlow gives plug-ins no stream"):
         custom_loop(strategy)
+
+
+def test_a_function_for_xla_is_refused_while_it_is_traced():
+    """By the name of the tensor and with what to do; one that only computes may be compiled."""
+    strategy = mirrored(2, RingAllReduce())
+
+    @tf.function(jit_compile=True)
+    def square(x: Any) -> Any:
+        return x * x
+
+    def step() -> Any:
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(square(tf.ones([2])), name="culprit"))
+
+    with pytest.raises(ValueError, match=r"'culprit:0' is reduced in a tf\.function with jit_compile=True"):
+        tf.function(lambda: strategy.run(step), jit_compile=True)()
+    (first, *_) = strategy.experimental_local_results(tf.function(lambda: strategy.run(step))())
+    assert first.numpy().tolist() == [2.0, 2.0]
 
 
 CHILD = """

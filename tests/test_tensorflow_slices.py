@@ -155,7 +155,7 @@ def test_batches_with_dense_tensors(kind):
 
 def test_dtype_that_has_no_sum():
     value = per_replica([tf.IndexedSlices(tf.constant([True]), tf.constant([0]))] * 2)
-    with pytest.raises(TypeError, match="the IndexedSlices of pair 0 of the batch has dtype bool"):
+    with pytest.raises(TypeError, match="the IndexedSlices of unnamed bool tensor 0 of the call has dtype bool"):
         RingAllReduce().reduce(SUM, value, "CPU:0")
 
 

@@ -248,3 +248,27 @@ def half(bad: tuple[int, ...], run_eagerly: bool, with_workers: bool) -> Any:
         float(optimizer.dynamic_scale.numpy()),
         int(optimizer.step_counter.numpy()),
     )
+
+
+def compiled_by_xla() -> tuple[str, str, list[float]]:
+    """What is said of jit_compile=True at `compile` and by a function of the program, and a sum after that."""
+    import tensorflow as tf
+
+    s = strategy()
+
+    def step() -> Any:
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([2], name="culprit"))
+
+    def in_scope() -> None:
+        with s.scope():
+            linear(jit_compile=True)
+
+    return said(in_scope), said(tf.function(lambda: s.run(step), jit_compile=True)), s.run(step).numpy().tolist()
+
+
+def said(function: Callable[[], Any]) -> str:
+    try:
+        function()
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -13,18 +13,23 @@ import tensorflow as tf
 
 __all__ = [
     "BUILD_METHOD",
+    "COMPILE_MODULE",
     "FINITE_METHOD",
     "LOSS_SCALE_MODULE",
     "TRAINER_MODULE",
     "asks_for_shapes",
     "asks_whether_finite",
     "local_batch",
+    "refuse_jit_compile",
 ]
 
 # Where `fit` and `evaluate` take the first batch to learn the shapes and dtypes of their data: they ask the strategy
 # for the mean of the batch over all replicas, use its shapes, and forget the values.
 TRAINER_MODULE = "keras.src.backend.tensorflow.trainer"
 BUILD_METHOD = "_maybe_symbolic_build"
+
+# `Model.compile`, which sets jit_compile and then makes a metric, hence variables.
+COMPILE_MODULE = "keras.src.trainers.trainer"
 
 # LossScaleOptimizer, which mixed_float16 brings: `apply` has each replica look at its own gradients, before they are
 # summed, by this method, and takes the answer of the first replica of the process for that of all.
@@ -55,3 +60,23 @@ def asks_whether_finite(fn: Any) -> bool:
     """
     kinds = type(getattr(fn, "__self__", None)).__mro__
     return getattr(fn, "__name__", "") == FINITE_METHOD and any(kind.__module__ == LOSS_SCALE_MODULE for kind in kinds)
+
+
+def refuse_jit_compile(caller: types.FrameType | None) -> None:
+    """Raises where a variable is made by ``Model.compile(jit_compile=True)``: `fit` would fail when it is traced.
+
+    Args:
+        caller: the frame that makes the variable. Those of Keras and TensorFlow around it are looked at, up to the
+            first of the program.
+
+    Raises:
+        ValueError: with what to do.
+    """
+    while caller is not None and caller.f_globals.get("__name__", "").split(".")[0] in ("keras", "tensorflow"):
+        code, module = caller.f_code, caller.f_globals["__name__"]
+        if code.co_name == "compile" and module == COMPILE_MODULE and caller.f_locals.get("jit_compile") is True:
+            raise ValueError(
+                "model.compile: jit_compile is True under collectives.tensorflow.MultiWorkerMirroredStrategy, where "
+                "replicas reduce by ops that XLA does not know. Leave jit_compile out, or set it to False"
+            )
+        caller = caller.f_back

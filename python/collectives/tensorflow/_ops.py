@@ -136,6 +136,7 @@ def reduce_replicas(
     """
     if len(tensors[0]) == 1:
         return [tf.identity(value) for (value,) in tensors]
+    _refuse_xla(", ".join(list(names or [])[:_SHOWN]))
     whole = combination == "chain" or tf.executing_eagerly()  # the order of a chain depends on what is beside a tensor
     results: list[Any] = []
     for part in [slice(None)] if whole else _parts([values[0] for values in tensors]):
@@ -270,6 +271,7 @@ def _run(
     if name is None:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         name = ", ".join(names[:_SHOWN]) + more
+    _refuse_xla(name)
     start = _native.collectives_start if rows is None else _native.collectives_start_gather
     token = group.token()
     with tf.device("CPU:0"), group.after_latest():
@@ -287,6 +289,16 @@ def _run(
         results = list(_native.collectives_wait(handle=started.handle, results=started.results))
     group.remember(started, results)
     return results
+
+
+def _refuse_xla(name: str) -> None:
+    """Says so while a function is traced; XLA would only say that it does not know the op."""
+    if _private.compiled_by_xla():
+        raise ValueError(
+            f"'{name}' is reduced in a tf.function with jit_compile=True, and XLA can run no collectives but its own. "
+            "Leave jit_compile out of the function in which replicas reduce, and of model.compile; functions that only "
+            "compute, which it calls, may have it"
+        )
 
 
 @tf.RegisterGradient("CollectivesReduceReplicas")

@@ -17,6 +17,7 @@ from tensorflow.python.distribute import distribute_utils as _distribute_utils
 from tensorflow.python.distribute import multi_worker_util as _multi_worker_util
 from tensorflow.python.distribute import values as _values
 from tensorflow.python.eager import context as _context
+from tensorflow.python.ops import control_flow_util as _control_flow_util
 from tensorflow.python.trackable import base as _trackable
 
 # What a strategy hands to its cross-device ops; there is no documented way to make or recognise one.
@@ -164,6 +165,13 @@ def merge_call_is_refused() -> bool:
     """
     outer = getattr(threading.current_thread(), "graph", None)
     return outer is not None and not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not outer
+
+
+def compiled_by_xla() -> bool:
+    """Whether the graph being made, or one around it, is of a ``tf.function`` with ``jit_compile=True``."""
+    return not tf.executing_eagerly() and bool(
+        _control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    )
 
 
 def adopt_devices(ops: Any, stock: Any) -> None:

@@ -150,12 +150,17 @@ def components_of(value: Any) -> tuple[Any, ...]:
 
 
 def name_of(number: int, values: Sequence[Any], destinations: Any) -> str:
-    """What errors call a tensor: by its variable where it goes to one, else by its own name, which only graphs give."""
+    """What errors call a tensor: by its variable where it goes to one, else by its own name, which only graphs give.
+
+    In eager mode a tensor has no name, and its dtype and its place in the call have to do. Its shape is in the error;
+    a name with it would be another op for each shape.
+    """
     for named in (destinations, values[0]):
         if isinstance(named, tf.Variable) or (tf.is_tensor(named) and not tf.executing_eagerly()):
             with contextlib.suppress(AttributeError, ValueError):  # of IndexedSlices without a name
                 return str(named.name)
-    return f"pair {number} of the batch"
+    dtype = getattr(getattr(values[0], "dtype", None), "name", type(values[0]).__name__)
+    return f"unnamed {dtype} tensor {number} of the call"
 
 
 def _alike(values: list[Any], name: str) -> list[Any]:

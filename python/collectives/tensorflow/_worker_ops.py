@@ -94,7 +94,10 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
         merged = self.options if options is None else self.options.merge(options)
         if merged.implementation == tf.distribute.experimental.CommunicationImplementation.NCCL and not _told_of_nccl:
             _told_of_nccl.append(True)
-            _log.warning("NCCL was asked for by the CommunicationOptions and is not there; the engine chooses itself")
+            _log.warning(
+                "NCCL was asked for by the CommunicationOptions; TensorFlow gives plug-ins no stream of its GPUs, so "
+                "the engine reduces over the memory of the host and chooses the algorithm itself"
+            )
         return merged
 
     def _algorithm(self, options: Any) -> str:

@@ -132,9 +132,11 @@ class _NoNcclError(errors.BackendError):
 
 
 class NcclAllReduce(CrossDeviceOps):
-    """NCCL all-reduce, which this build does not have: every use raises ``collectives.BackendError``.
+    """NCCL all-reduce, which no plug-in can do for tensors of TensorFlow: each use raises ``collectives.BackendError``.
 
-    It can be made, so that a program that chooses it by the devices it finds starts without GPUs.
+    NCCL works in the streams of the GPUs, and TensorFlow gives plug-ins none of its own. TensorFlow's class of this
+    name has them; for arrays on GPUs there is ``collectives.cross_device_ops.NcclAllReduce``. This one can be made, so
+    that a program that chooses it by the devices it finds starts without GPUs.
 
     Args:
         num_packs: as TensorFlow has it, from 0 on.
@@ -146,8 +148,10 @@ class NcclAllReduce(CrossDeviceOps):
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise _NoNcclError(
-            "NcclAllReduce: this build of collectives has no NCCL; use collectives.tensorflow.RingAllReduce(), which "
-            "reduces over the memory of the host"
+            "collectives.tensorflow.NcclAllReduce: TensorFlow gives plug-ins no stream of its GPUs, so NCCL cannot "
+            "reduce its tensors from here. Use tf.distribute.NcclAllReduce() for replicas on GPUs of one process, or "
+            "collectives.tensorflow.RingAllReduce(), which reduces over the memory of the host, on any devices and "
+            "between workers. (collectives.cross_device_ops.NcclAllReduce reduces arrays, not tensors of a strategy.)"
         )
 
     reduce = batch_reduce = broadcast = _gather = _all_reduce = _refuse

@@ -145,6 +145,8 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
 
     def _get_variable_creator_initial_value(self, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
         group = self._group
+        if group is not None:
+            _keras.refuse_jit_compile(sys._getframe(1))
         if replica_id > 0 or group is None:
             # Of the base of the base: the class between them would broadcast by TensorFlow's ops.
             return super(_private.CollectiveAllReduceExtended, self)._get_variable_creator_initial_value(
