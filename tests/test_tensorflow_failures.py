@@ -119,7 +119,7 @@ def unequal_devices() -> None:
     devices = 1 + json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
-    make()
+    make(devices=[f"CPU:{i}" for i in range(devices)])
 
 
 def test_different_numbers_of_devices(start):

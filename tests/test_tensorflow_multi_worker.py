@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import collectives
-import logical_cpus
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,6 +16,7 @@ from collectives.tensorflow import (
     _ops,
     multi_worker,
 )
+from logical_cpus import DEVICES
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"], "ps": ["localhost:3"]}
 
@@ -28,12 +28,43 @@ def no_tf_config(monkeypatch):
 
 @pytest.fixture
 def alone():
-    return MultiWorkerMirroredStrategy(cross_device_ops=RingAllReduce())
+    return MultiWorkerMirroredStrategy(cross_device_ops=RingAllReduce(), devices=DEVICES)
 
 
-def test_all_logical_cpus_are_replicas(alone):
-    assert isinstance(alone, tf.distribute.MultiWorkerMirroredStrategy)
-    assert alone.num_replicas_in_sync == len(logical_cpus.DEVICES)
+def test_devices_are_those_of_tensorflows_strategy():
+    """Eight logical CPUs are configured, of which it takes one."""
+    stock = tf.distribute.MultiWorkerMirroredStrategy()
+    ours = MultiWorkerMirroredStrategy()
+    assert ours.num_replicas_in_sync == stock.num_replicas_in_sync == 1
+    assert ours.extended.worker_devices == stock.extended.worker_devices
+
+
+@pytest.mark.parametrize("given", [["CPU:2", "/device:cpu:5"], ("/job:localhost/task:0/device:CPU:2", "CPU:5")])
+def test_named_devices_are_replicas(given):
+    chosen = MultiWorkerMirroredStrategy(devices=given)
+    assert isinstance(chosen, tf.distribute.MultiWorkerMirroredStrategy)
+    assert list(chosen.extended.worker_devices) == [DEVICES[2], DEVICES[5]]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ("CPU:0", TypeError, "devices is 'CPU:0'; a list of names"),
+        ([0, 1], TypeError, r"devices is \[0, 1\]; a list of names"),
+        ([], ValueError, "devices is empty"),
+        (["CPU:0", "gpu"], ValueError, "'gpu' in devices names no device"),
+        (["CPU"], ValueError, "'CPU' in devices names no device"),
+        (["CPU:x"], ValueError, "'CPU:x' in devices names no device"),
+        (["CPU:0", "GPU:0"], ValueError, "of the types CPU, GPU"),
+        (["GPU:0"], ValueError, "devices has /device:GPU:0, and this worker has no GPU"),
+        (["CPU:0", "CPU:8"], ValueError, "devices has /device:CPU:8, and this worker has CPU:0, .* CPU:7; logical dev"),
+        (["/job:worker/task:1/device:CPU:0"], ValueError, "devices has /job:worker/task:1/device:CPU:0, and"),
+        (["CPU:1", "/device:CPU:1"], ValueError, "devices has CPU:1 twice"),
+    ],
+)
+def test_devices_that_are_none(given, error, text):
+    with pytest.raises(error, match=text):
+        MultiWorkerMirroredStrategy(devices=given)
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
@@ -131,7 +162,7 @@ def test_cross_device_ops_of_others(choice):
 
 
 def test_nccl_says_so_on_use():
-    strategy = MultiWorkerMirroredStrategy(cross_device_ops=NcclAllReduce())
+    strategy = MultiWorkerMirroredStrategy(cross_device_ops=NcclAllReduce(), devices=DEVICES[:2])
     values = strategy.experimental_distribute_values_from_function(lambda context: tf.ones([10]))
     with pytest.raises(collectives.BackendError, match="NCCL"):
         strategy.reduce("SUM", values, axis=None)

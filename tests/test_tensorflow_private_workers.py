@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 
-import logical_cpus  # noqa: F401  before TensorFlow starts
+import logical_cpus
 import pytest
 import tensorflow as tf
 from collectives.tensorflow import _private
@@ -15,7 +15,7 @@ from collectives.tensorflow.multi_worker import MultiWorkerMirroredStrategy
 @pytest.fixture(scope="module")
 def alone():
     """A strategy of this process alone."""
-    return MultiWorkerMirroredStrategy()
+    return MultiWorkerMirroredStrategy(devices=logical_cpus.DEVICES)
 
 
 def test_CollectiveAllReduce(alone):

@@ -36,13 +36,15 @@ IMPORTED = ("tensorflow", "collectives.tensorflow", "pytest", "tf_workers")
 
 _parent: connection.Connection | None = None
 _made: list[Any] = []
+_devices: list[str] = []  # the logical CPUs, where a test has asked for several
 
 
 def make(**options: Any) -> Any:
-    """A new strategy of ours; the first one is what `strategy` returns from then on."""
+    """A new strategy of ours, on all devices; the first one is what `strategy` returns from then on."""
     tf: Any = importlib.import_module("tensorflow")
     ours: Any = importlib.import_module("collectives.tensorflow")
     ours_only = {name: options.pop(name) for name in ("cross_device_ops", "merge_indexed_slices") if name in options}
+    ours_only["devices"] = options.pop("devices", _devices or None)
     options.setdefault("timeout_seconds", 60.0)
     made = ours.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(**options), **ours_only
@@ -96,6 +98,7 @@ def serve(descriptor: int) -> None:
     if settings["devices"] > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * settings["devices"])
+        _devices[:] = [f"CPU:{i}" for i in range(settings["devices"])]
     while True:
         try:
             fn, args = pickle.loads(_parent.recv_bytes())

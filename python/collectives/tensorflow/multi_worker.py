@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from . import _job, _keras, _ops, _private
+from ._devices import find_devices, read_devices
 from ._replica_ops import CrossDeviceOps
 from ._tf_config import TFConfig, from_cluster, read_tf_config
 from ._worker_ops import WorkerOps
@@ -25,9 +27,11 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
     this process trains alone on its devices. Addresses and the secret of the job travel through TensorFlow's own
     coordination service, so keeping strangers out of the network is the launcher's business, as it is for TensorFlow.
 
-    Differs from TensorFlow's where that one would fail: all logical CPUs that the program has configured are replicas,
-    Keras 3's ``fit``, ``evaluate`` and ``predict`` work, and no wait is endless. Every worker has the same number of
-    devices.
+    As in TensorFlow, the GPUs of a worker are its replicas, and a worker without a GPU is one replica, on its CPU;
+    ``devices=`` names others. Every worker has the same number of them.
+
+    Differs from TensorFlow's where that one would fail: Keras 3's ``fit``, ``evaluate`` and ``predict`` work, and no
+    wait is endless.
 
     All processes must live as long as they train together: a worker that only drops its strategy leaves the others to
     their deadline. After an error of a collective no worker can go on; restart all of them.
@@ -40,6 +44,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
         cross_device_ops: CrossDeviceOps | None = None,
         *,
         merge_indexed_slices: bool = False,
+        devices: Sequence[str] | None = None,
     ) -> None:
         """Joins the workers.
 
@@ -53,9 +58,11 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
             merge_indexed_slices: whether equal indices in the gradients of embeddings become one row, their sum, before
                 they travel. An optimizer then takes the step that it takes with the dense gradient; by default it takes
                 that of one process with the global batch.
+            devices: names of logical devices of this worker, of one type, each of which becomes a replica, for example
+                ``["CPU:0", "CPU:1"]``. By default all its GPUs or, without one, ``CPU:0``.
 
         Raises:
-            ValueError: ``TF_CONFIG`` or the resolver is malformed; the text quotes the part.
+            ValueError: ``TF_CONFIG`` or the resolver is malformed, or a device is not there; the text quotes the part.
             TypeError: an argument is of the wrong type.
             tf.errors.DeadlineExceededError: not all workers came in time.
         """
@@ -65,7 +72,8 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
         merge = checked_merging(merge_indexed_slices)
         _job.start_timeout(communication_options.timeout_seconds)  # refuses what is none
         tf.distribute.Strategy.__init__(
-            self, _Extended(self, cluster_resolver, communication_options, cross_device_ops, merge)
+            self,
+            _Extended(self, cluster_resolver, communication_options, cross_device_ops, merge, read_devices(devices)),
         )
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
@@ -86,10 +94,17 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
     """What TensorFlow's strategy does by its ops, done by ours."""
 
     def __init__(
-        self, strategy: Any, resolver: Any, options: Any, choice: CrossDeviceOps | None, merge_indexed_slices: bool
+        self,
+        strategy: Any,
+        resolver: Any,
+        options: Any,
+        choice: CrossDeviceOps | None,
+        merge_indexed_slices: bool,
+        devices: list[Any] | None,
     ) -> None:
         self._choice = choice
         self._merge_indexed_slices = merge_indexed_slices
+        self._named = devices
         self._group: _ops.Group | None = None
         self._config = _config_of(resolver)
         super().__init__(strategy, cluster_resolver=resolver, communication_options=options)
@@ -133,15 +148,10 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         _replace_ops(self, self._group, self._choice, self._merge_indexed_slices)
 
     def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
-        devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
-        if kind == "CPU":
-            # TensorFlow takes one; a program that has configured several wants them to be replicas.
-            # Those of the other workers are listed too.
-            own = tf.DeviceSpec.from_string(worker_device)
-            listed = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices("CPU")]
-            mine = [cpu for cpu in listed if not worker_device or (cpu.job, cpu.task) == (own.job, own.task)]
-            devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(len(mine)))
-        return devices, kind
+        if self._named is None:
+            devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
+            return devices, kind
+        return find_devices(self._named, worker_device)
 
     def _get_variable_creator_initial_value(self, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
         group = self._group
