@@ -68,6 +68,28 @@ def test_mark_server_started():
     assert '"_std_server_started"' in source
 
 
+def test_disable_health_check(alone):
+    """The attribute that TensorFlow asks for before it starts to look after the others."""
+    source = inspect.getsource(_private.CollectiveAllReduceExtended._initialize_multi_worker)
+    assert "if self._enable_check_health" in source
+    _private.disable_health_check(alone.extended)
+    assert alone.extended._enable_check_health is False
+
+
+def test_mark_as_unsaveable(tmp_path):
+    module = tf.Module()
+
+    @tf.function(input_signature=[])
+    def function():
+        _private.mark_as_unsaveable("for a reason")
+        return tf.constant(1.0)
+
+    module.function = function
+    with pytest.raises(ValueError, match="for a reason"):
+        tf.saved_model.save(module, str(tmp_path), signatures=function.get_concrete_function())
+    _private.mark_as_unsaveable("outside of functions nothing is exported")
+
+
 def test_coordination_is_configured(alone):
     assert _private.coordination_is_configured() is False  # one process needs none
 

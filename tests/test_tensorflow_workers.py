@@ -175,6 +175,13 @@ def test_what_cannot_be_reduced_is_named(pair):
         assert "culprit" in texts[1] and "string" in texts[1]
 
 
+def test_exporting_what_communicates(pair, tmp_path):
+    for *refused, exported in pair[0].run(checks.exports, str(tmp_path)):
+        assert exported == ""
+        for text in refused:
+            assert "A function that communicates with the other workers cannot be exported" in text, text
+
+
 def test_conditional_and_gradient(pair):
     workers, replicas = pair
     total = sum(range(1, replicas + 1))

@@ -333,6 +333,46 @@ def refused() -> list[str]:
     return texts
 
 
+def exports(folder: str) -> list[str]:
+    """What exporting says of functions that communicate: of five one after another; "" when it works."""
+    import tensorflow as tf
+
+    s = strategy()
+    with s.scope():
+        total = tf.Variable(
+            1.0, synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM
+        )
+        weight = tf.Variable(2.0)
+
+    def step() -> Any:
+        s.run(lambda: total.assign_add(1.0))
+        return total.read_value()
+
+    def in_replicas() -> Any:
+        context = tf.distribute.get_replica_context
+        return s.experimental_local_results(s.run(lambda: context().all_reduce("SUM", weight + 0.0)))[0]
+
+    functions = [
+        step,
+        in_replicas,
+        lambda: s.reduce("SUM", weight + 1.0, axis=None),
+        lambda: s.gather(tf.reshape(weight + 0.0, [1]), 0),
+        lambda: weight + 1.0,  # which does not
+    ]
+    found = []
+    for number, function in enumerate(functions):
+        module = tf.Module()
+        module.total, module.weight = total, weight
+        module.function = tf.function(function, input_signature=[])
+        signature = module.function.get_concrete_function()
+        try:
+            tf.saved_model.save(module, f"{folder}/{rank()}-{number}", signatures=signature)
+            found.append("")
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
 def conditional_and_gradient() -> Any:
     """all_reduce inside tf.cond, and the gradient through it, which reduces again."""
     import tensorflow as tf

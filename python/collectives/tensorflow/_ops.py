@@ -40,6 +40,11 @@ _OP_BYTES = 1 << 20
 _MOST_OPS = 8
 
 
+_UNSAVEABLE = """A function that communicates with the other workers cannot be exported: it reduces or gathers over the
+replicas, or reads a variable with ON_READ synchronization, whose value is the sum or mean of those of all workers. Export
+one that does not, for example the model's call without its training step and its metrics."""
+
+
 _PATH = str(Path(_core.__file__).with_name("_tensorflow.so"))
 
 
@@ -78,6 +83,7 @@ class Group:
 
     def token(self) -> Any:
         """The resource that all Starts take."""
+        _private.mark_as_unsaveable(_UNSAVEABLE)
         with tf.init_scope(), tf.device("CPU:0"):
             if tf.executing_eagerly():
                 if self._token is None:

@@ -116,6 +116,21 @@ def mark_server_started(extended: Any) -> None:
     extended._std_server_started = True
 
 
+def disable_health_check(extended: Any) -> None:
+    """Keeps a further strategy from a collective of TensorFlow's own, which waits for all workers without a bound."""
+    assert isinstance(extended._enable_check_health, bool)  # so that a release that renames it fails here
+    extended._enable_check_health = False
+
+
+def mark_as_unsaveable(reason: str) -> None:
+    """Has TensorFlow raise a ``ValueError`` with this text when the function that is being traced is exported.
+
+    It names what the function captured else, which tells users nothing.
+    """
+    if tf.inside_function():
+        tf.compat.v1.get_default_graph().mark_as_unsaveable(reason)
+
+
 def coordination_is_configured() -> bool:
     """Whether TensorFlow's coordination service has been set up, which happens once in a process."""
     return _context.context().coordination_service is not None
