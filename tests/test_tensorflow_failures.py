@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tf_worker_checks as checks
 from pool import NOTICED
-from tf_workers import TASKS, Workers, forget, make, say, strategy
+from tf_workers import TASKS, Workers, forget, forget_all_but_latest, make, say, strategy
 
 TIMEOUT = 4.0  # seconds, of collectives where somebody is missing
 LATE = NOTICED  # seconds that noticing and telling may take beyond it
@@ -75,6 +75,21 @@ def steps(timeout: float) -> float:
         step()
 
 
+def again() -> tuple[float, int]:
+    """Another strategy, under which a variable is made and reduced; the sum, and how many replicas take part."""
+    import tensorflow as tf
+
+    s = make()
+    with s.scope():
+        v = tf.Variable(1.0 + checks.rank())  # that of rank 0 everywhere
+
+    @tf.function
+    def run() -> Any:
+        return s.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", v + checks.rank()))
+
+    return float(run()), s.num_replicas_in_sync
+
+
 def never(timeout: float) -> None:
     make(timeout_seconds=timeout)
 
@@ -107,9 +122,40 @@ def test_tensors_that_differ(start, what):
         assert isinstance(outcome.error, InvalidArgumentError), outcome.text
         text = outcome.error.message
         assert "rank 0" in text and "rank 1" in text
+        assert what == "dtype" or "Shape mismatch" in text, text
         assert "culprit" in text or what == "dtype", text  # with another dtype it is in another pack
         assert ("(4, 3)" in text and "(3, 4)" in text) or ("float32" in text and "int32" in text), text
     assert workers.leave() == [0, 0]
+
+
+def test_another_strategy_after_a_mismatch(start):
+    """More than once, and also when the last one failed on initial values."""
+    from tensorflow.errors import InvalidArgumentError
+
+    workers = start()
+    for what in ("shape", "dtype", None):
+        disagree = (reduce_unlike, what) if what else (variable_unlike,)
+        for outcome in workers.outcomes(*disagree):
+            assert isinstance(outcome.error, InvalidArgumentError), outcome.text
+        assert workers.run(again) == [(3.0, 2)] * 2
+        workers.run(forget_all_but_latest)
+    assert workers.leave() == [0, 0]
+
+
+def test_no_other_strategy_without_a_worker(start):
+    """Killed after the mismatch, so that the group cannot be renewed."""
+    from tensorflow.errors import UnavailableError
+
+    workers = start()
+    workers.outcomes(reduce_unlike, "shape")
+    first, second = workers.workers
+    second.kill()
+    assert second.process.wait() != 0
+    first.tell((again, ()))
+    outcome = first.outcome()
+    assert isinstance(outcome.error, UnavailableError), outcome.text or outcome.value
+    assert f"worker 1 at localhost:{workers.ports[1]}" in outcome.error.message
+    assert workers.leave()[0] == 0
 
 
 def unequal_devices() -> None:

@@ -42,12 +42,16 @@ def test_a_disagreement_names_tensor_and_ranks():
         tensors = [tf.ones(4), tf.ones([2, 3] if group.rank else [3, 2])]
         return _ops.all_reduce(group, tensors, "sum", names=["dense/bias", "dense/kernel"])
 
+    def rows(group):
+        return _ops.all_gather(group, tf.ones([1 + group.rank, 2 + group.rank]), name="rows")
+
     def dtypes(group):
         x = tf.ones(4, tf.float64 if group.rank else tf.float32)
         return _ops.all_reduce(group, [x], "sum", names=["dense/bias"])
 
     for work, words in (
-        (shapes, ["'dense/kernel'", "rank 0 has shape (3, 2)", "rank 1 has shape (2, 3)"]),
+        (shapes, ["Shape mismatch in tensor 1 ('dense/kernel')", "rank 0 has shape (3, 2)", "rank 1 has shape (2, 3)"]),
+        (rows, ["'rows'", "Shape mismatch in ", "rank 0 has shape (?, 2)", "rank 1 has shape (?, 3)"]),
         (dtypes, ["dense/bias", "rank 0 has float32", "rank 1 has float64"]),
     ):
         for in_function in (False, True):

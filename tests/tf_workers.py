@@ -64,6 +64,12 @@ def forget() -> None:
     gc.collect()
 
 
+def forget_all_but_latest() -> None:
+    """Drops the strategies before the one that was made last."""
+    del _made[:-1]
+    gc.collect()
+
+
 def group() -> Any:
     """The group of the engine in which this process is."""
     return importlib.import_module("collectives.tensorflow._job")._jobs[0][1]

@@ -32,8 +32,8 @@ std::string subject(const Work* work, std::size_t i, int size) {
   return "part " + std::to_string(part) + tensor;
 }
 
-// The shape that begins at `position` of a list of them, as Python writes it; advances the position. Empty when the
-// list was cut, as reports of very many tensors are.
+// The shape that begins at `position` of a list of them, as Python writes it, "?" for a dimension that may differ;
+// advances the position. Empty when the list was cut, as reports of very many tensors are.
 std::string shape_text(const std::vector<std::int64_t>& shapes, std::size_t& position) {
   const auto dimensions = static_cast<std::size_t>(shapes[position++]);
   if (dimensions > shapes.size() - position) {
@@ -42,7 +42,8 @@ std::string shape_text(const std::vector<std::int64_t>& shapes, std::size_t& pos
   std::string text = "(";
   for (std::size_t d = 0; d < dimensions; ++d) {
     text += d > 0 ? ", " : "";
-    text += std::to_string(shapes[position++]);
+    const std::int64_t length = shapes[position++];
+    text += length < 0 ? "?" : std::to_string(length);
   }
   return text + (dimensions == 1 ? ",)" : ")");
 }
@@ -57,7 +58,7 @@ std::string shape_difference(const Report& a, const Report& b, const Work* work,
       return {};
     }
     if (left != right) {
-      std::string text = subject(work, tensor, size);
+      std::string text = "Shape mismatch in " + subject(work, tensor, size);  // as TensorFlow says it
       text.append(": rank ").append(std::to_string(a.reporter)).append(" has shape ").append(left);
       text.append(", rank ").append(std::to_string(b.reporter)).append(" has shape ").append(right);
       return text;

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _world, errors
+from .. import _core, _world, errors
 from .._environment import read_environment, read_token
 from .._published import publish, read_published
 from . import _private
 from ._ops import Group
 from ._tf_config import TFConfig
 
-__all__ = ["check_devices", "join", "start_context", "start_timeout"]
+__all__ = ["join", "start_context", "start_timeout"]
 
 _log = logging.getLogger("collectives")
 _KEY = "collectives/rendezvous"
@@ -72,17 +72,22 @@ def start_context(start: Callable[[], None], config: TFConfig, timeout: float) -
         raise _late(config, timeout) from error
 
 
-def join(config: TFConfig, timeout: float) -> Group | None:
-    """The group of all workers; joins the job when this process has not done so.
+def join(config: TFConfig, devices: int, timeout: float) -> Group | None:
+    """The group of all workers, each of which makes this call when it makes a strategy.
+
+    Joins the job when this process has not done so. After a collective has failed the group is renewed, when all
+    workers are there; what was made with the old one keeps it.
 
     Args:
         config: the cluster. A later call needs the same.
-        timeout: seconds that starting may take.
+        devices: of this worker. Where these numbers differ means over replicas would be wrong.
+        timeout: seconds that all this may take.
 
     Returns:
         ``None`` when this process is alone.
 
     Raises:
+        ValueError: the workers have different numbers of devices.
         tf.errors.DeadlineExceededError: workers did not come.
         tf.errors.UnavailableError: one died.
         tf.errors.InvalidArgumentError: they were started differently.
@@ -90,43 +95,64 @@ def join(config: TFConfig, timeout: float) -> Group | None:
     """
     if config.size == 1:
         return None
+    end = time.monotonic() + timeout
     with _lock:
-        if _jobs:
-            joined, group = _jobs[0]
-            if joined != config:
+        if not _jobs:
+            if not _private.coordination_is_configured():
                 raise RuntimeError(
-                    f"this process is {_name(joined, joined.rank)} of a cluster of {joined.size} and cannot also be "
-                    f"{_name(config, config.rank)} of another, of {config.size}; use one cluster in a process"
+                    "TensorFlow's coordination service does not run in this process, so the workers cannot find each "
+                    "other. Make the strategy in eager mode, as the first thing of the program that uses TensorFlow"
                 )
-            return group
-        if not _private.coordination_is_configured():
+            _jobs.append((config, Group(_connect(config, timeout))))
+        joined, group = _jobs[0]
+        if joined != config:
             raise RuntimeError(
-                "TensorFlow's coordination service does not run in this process, so the workers cannot find each "
-                "other. Make the strategy in eager mode, as the first thing of the program that uses TensorFlow"
+                f"this process is {_name(joined, joined.rank)} of a cluster of {joined.size} and cannot also be "
+                f"{_name(config, config.rank)} of another, of {config.size}; use one cluster in a process"
             )
-        group = Group(_connect(config, timeout))
-        _jobs.append((config, group))
-        return group
-
-
-def check_devices(group: Group | None, devices: int, config: TFConfig, timeout: float) -> None:
-    """Refuses workers with different numbers of devices: means over replicas would be wrong.
-
-    Every worker makes this call when it makes a strategy.
-
-    Raises:
-        ValueError: on all workers, with the numbers.
-        tf.errors.OpError: the others did not come to this.
-    """
-    if group is None:
-        return
-    try:
-        numbers = group.communicator.all_gather(np.array([devices]), timeout=timeout, name="numbers of devices")
-    except errors.CollectivesError as error:
-        raise _translated(error, config) from error
+        try:
+            numbers = _compare(group, devices, end)
+        except errors.CollectivesError as error:
+            raise _translated(error, config) from error
     if len(set(numbers)) > 1:
         listed = ", ".join(f"{_name(config, rank)} has {number}" for rank, number in enumerate(numbers))
         raise ValueError(f"all workers must have the same number of devices: {listed}")
+    return _jobs[0][1]
+
+
+def _compare(group: Group, devices: int, end: float) -> list[int]:
+    """The numbers of devices of all workers, by rank; by a new group where that of `_jobs` has failed."""
+    config = _jobs[0][0]
+    if not _has_failed(group):
+        try:
+            return _gather(group, devices, end)
+        except (errors.MismatchError, errors.DeadlineError):
+            raise
+        except errors.CollectivesError:
+            # Of another collective, of which this worker had not heard: the others renew the group.
+            _log.info("the group of the workers has failed before a strategy was made", exc_info=True)
+    communicator = group.communicator.shrink(_left(end))
+    made = Group(communicator)
+    if made.size < config.size:
+        there = _gather(made, config.rank, end)
+        missing = ", ".join(_name(config, rank) for rank in range(config.size) if rank not in there)
+        raise errors.PeerError(f"{missing} is not there any more; start all workers again")
+    _jobs[0] = config, made
+    _log.info("%s has renewed the group of the %d workers", _name(config, config.rank), config.size)
+    return _gather(made, devices, end)
+
+
+def _has_failed(group: Group) -> bool:
+    return bool(_core._describe(group.communicator)["failed"])
+
+
+def _gather(group: Group, number: int, end: float) -> list[int]:
+    sent = np.array([number])
+    return group.communicator.all_gather(sent, timeout=_left(end), name="numbers of devices").tolist()
+
+
+def _left(end: float) -> float:
+    return max(1.0, end - time.monotonic())
 
 
 def _connect(config: TFConfig, timeout: float) -> Any:
@@ -151,7 +177,7 @@ def _connect(config: TFConfig, timeout: float) -> Any:
                     "one in",
                 ) from error
             where, token = read_published(text, own)
-        left = max(1.0, end - time.monotonic())
+        left = _left(end)
         environment = read_environment(rank=config.rank, size=config.size, rendezvous=where, token=token)
         each = environment.timeout
         environment = dataclasses.replace(

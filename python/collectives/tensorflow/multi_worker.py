@@ -34,7 +34,8 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
     wait is endless.
 
     All processes must live as long as they train together: a worker that only drops its strategy leaves the others to
-    their deadline. After an error of a collective no worker can go on; restart all of them.
+    their deadline. After an error of a collective this strategy cannot go on. While all processes live, each can make
+    another one, and its model and functions anew under it; otherwise restart all of them.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             raise ValueError(f"the task of this process is {job!r}; chief, worker and evaluator can make this strategy")
         timeout = _job.start_timeout(_private.communication_options(self).timeout_seconds)
         end = time.monotonic() + timeout
+        _private.disable_health_check(self)
         initialize = super()._initialize_multi_worker
         if _private.context_is_up():
             _private.mark_server_started(self)  # by an earlier strategy, or else _job.join says what is wrong
@@ -140,8 +142,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             jobs = {str(job): len(config.cluster[job]) for job in ("chief", "worker") if job in config.cluster}
             _private.configure_coordination(cluster_resolver.cluster_spec(), jobs, timeout)
             _job.start_context(lambda: initialize(cluster_resolver), config, timeout)
-        self._group = _job.join(config, max(1.0, end - time.monotonic()))
-        _job.check_devices(self._group, len(self.worker_devices), config, timeout)
+        self._group = _job.join(config, len(self.worker_devices), max(1.0, end - time.monotonic()))
         self._take_ops()
 
     def _take_ops(self) -> None:
@@ -215,8 +216,7 @@ def plug_into(strategy: Any, cross_device_ops: CrossDeviceOps | None) -> None:
         config = _config_of(strategy.cluster_resolver)
         assert config is not None  # it has more than one worker
         timeout = _job.start_timeout(_private.communication_options(extended).timeout_seconds)
-        group = _job.join(config, timeout)
-        _job.check_devices(group, len(extended.worker_devices), config, timeout)
+        group = _job.join(config, len(extended.worker_devices), timeout)
     _replace_ops(extended, group, cross_device_ops)
 
 
