@@ -147,8 +147,8 @@ def _has_failed(group: Group) -> bool:
 
 
 def _gather(group: Group, number: int, end: float) -> list[int]:
-    sent = np.array([number])
-    return group.communicator.all_gather(sent, timeout=_left(end), name="numbers of devices").tolist()
+    gathered = group.communicator.all_gather(np.array([number]), timeout=_left(end), name="numbers of devices")
+    return [int(one) for one in gathered]
 
 
 def _left(end: float) -> float:
