@@ -22,16 +22,21 @@ import tensorflow as tf
 from .. import _core, _world, errors
 from .._environment import read_environment, read_token
 from .._published import publish, read_published
+from .._wire import Deadline
 from . import _private
 from ._ops import Group
+from ._start import LateError, StartError, meet, name_of, no_answer
 from ._tf_config import TFConfig
 
 __all__ = ["join", "start_context", "start_timeout"]
 
 _log = logging.getLogger("collectives")
 _KEY = "collectives/rendezvous"
-_PROBE = 1.0  # seconds for a connection, to see who is there
 _PAUSE = 0.05  # seconds between two looks
+_ADVICE = (
+    "Look at the output of the missing workers, or allow more time by timeout_seconds of the CommunicationOptions or "
+    "by COLLECTIVES_TIMEOUT"
+)
 
 _lock = threading.Lock()
 _jobs: list[tuple[TFConfig, Group]] = []  # at most one, kept until the process ends
@@ -47,27 +52,35 @@ def start_timeout(timeout: float | None) -> float:
     return timeout or read_environment(rank=0, size=1).timeout or _world.DEFAULT_TIMEOUT
 
 
-def start_context(start: Callable[[], None], config: TFConfig, timeout: float) -> None:
-    """Runs `start`, which brings up TensorFlow's context and its server.
+def start_context(start: Callable[[float], None], config: TFConfig, timeout: float) -> None:
+    """Runs `start(seconds)`, which brings up TensorFlow's context and its server, when all workers are there.
 
-    In there rank 0 waits for all others without a bound, and no signal and no thread of Python gets through. So it
-    waits for their servers first. The others wait in there, for as long as the coordination service was configured
-    to. Only a worker that dies between the start of its server and its registration can still hold up rank 0.
+    In there rank 0 waits for all others, and no signal and no thread of Python gets through. So it waits for their
+    servers first. The others wait in there, for as long as the coordination service was configured to, and rank 0 too
+    where TensorFlow has a limit for it (`_private.configure_coordination`). Elsewhere a worker that dies between the
+    start of its server and its registration holds up rank 0.
 
     Raises:
         tf.errors.DeadlineExceededError: workers are missing.
+        tf.errors.UnavailableError: the port of a worker is taken.
     """
-    end = time.monotonic() + timeout
+    deadline = Deadline(timeout)
+    try:
+        meet(config, deadline)
+    except LateError as error:
+        raise tf.errors.DeadlineExceededError(None, None, f"{_waited(config, timeout)}; {error}. {_ADVICE}") from None
+    except StartError as error:
+        raise tf.errors.UnavailableError(None, None, str(error)) from None
     absent = [rank for rank in range(config.size) if rank != config.rank]
     while config.rank == 0 and absent:
-        if not _no_answer(config, absent[0]):
+        if not no_answer(config, absent[0]):
             del absent[0]
-        elif time.monotonic() > end:
+        elif deadline.remaining() == 0:
             raise _late(config, timeout)
         else:
             time.sleep(_PAUSE)
     try:
-        start()
+        start(max(1.0, deadline.remaining()))
     except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
         raise _late(config, timeout) from error
 
@@ -107,15 +120,15 @@ def join(config: TFConfig, devices: int, timeout: float) -> Group | None:
         joined, group = _jobs[0]
         if joined != config:
             raise RuntimeError(
-                f"this process is {_name(joined, joined.rank)} of a cluster of {joined.size} and cannot also be "
-                f"{_name(config, config.rank)} of another, of {config.size}; use one cluster in a process"
+                f"this process is {name_of(joined, joined.rank)} of a cluster of {joined.size} and cannot also be "
+                f"{name_of(config, config.rank)} of another, of {config.size}; use one cluster in a process"
             )
         try:
             numbers = _compare(group, devices, end)
         except errors.CollectivesError as error:
             raise _translated(error, config) from error
     if len(set(numbers)) > 1:
-        listed = ", ".join(f"{_name(config, rank)} has {number}" for rank, number in enumerate(numbers))
+        listed = ", ".join(f"{name_of(config, rank)} has {number}" for rank, number in enumerate(numbers))
         raise ValueError(f"all workers must have the same number of devices: {listed}")
     return _jobs[0][1]
 
@@ -135,10 +148,10 @@ def _compare(group: Group, devices: int, end: float) -> list[int]:
     made = Group(communicator)
     if made.size < config.size:
         there = _gather(made, config.rank, end)
-        missing = ", ".join(_name(config, rank) for rank in range(config.size) if rank not in there)
+        missing = ", ".join(name_of(config, rank) for rank in range(config.size) if rank not in there)
         raise errors.PeerError(f"{missing} is not there any more; start all workers again")
     _jobs[0] = config, made
-    _log.info("%s has renewed the group of the %d workers", _name(config, config.rank), config.size)
+    _log.info("%s has renewed the group of the %d workers", name_of(config, config.rank), config.size)
     return _gather(made, devices, end)
 
 
@@ -172,9 +185,9 @@ def _connect(config: TFConfig, timeout: float) -> Any:
                 raise tf.errors.DeadlineExceededError(
                     None,
                     None,
-                    f"{_name(config, config.rank)} waited {timeout:g} s for {_name(config, 0)} to say where to meet. "
-                    "Look at what that worker does: every worker makes a strategy of collectives.tensorflow, or plugs "
-                    "one in",
+                    f"{name_of(config, config.rank)} waited {timeout:g} s for {name_of(config, 0)} to say where to "
+                    "meet. Look at what that worker does: every worker makes a strategy of collectives.tensorflow, or "
+                    "plugs one in",
                 ) from error
             where, token = read_published(text, own)
         left = _left(end)
@@ -191,7 +204,7 @@ def _connect(config: TFConfig, timeout: float) -> Any:
             listener.close()
     if (communicator.rank, communicator.size) != (config.rank, config.size):
         raise AssertionError(f"the engine numbers {communicator!r}, TF_CONFIG rank {config.rank} of {config.size}")
-    _log.info("%s is rank %d of %d", _name(config, config.rank), config.rank, config.size)
+    _log.info("%s is rank %d of %d", name_of(config, config.rank), config.rank, config.size)
     return communicator
 
 
@@ -204,35 +217,18 @@ def _translated(error: errors.CollectivesError, config: TFConfig) -> Exception:
     ]
     made = next((made for kind, made in kinds if isinstance(error, kind)), tf.errors.FailedPreconditionError)
     ranks = [r for r in dict.fromkeys((error.rank, error.peer)) if r is not None and 0 <= r < config.size]
-    who = ", ".join(f"rank {rank} is {_name(config, rank)}" for rank in ranks)
+    who = ", ".join(f"rank {rank} is {name_of(config, rank)}" for rank in ranks)
     result: Exception = made(None, None, f"{error}{f' ({who})' if who else ''}")
     return result
 
 
-def _no_answer(config: TFConfig, rank: int) -> str:
-    """Why the server of a worker cannot be reached; "" when it can be."""
-    host, _, port = config.members[rank][2].rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE).close()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
-
-
 def _late(config: TFConfig, timeout: float) -> Exception:
     others = [rank for rank in range(config.size) if rank != config.rank]
-    missing = [f"{_name(config, rank)} ({why})" for rank in others if (why := _no_answer(config, rank))]
+    missing = [f"{name_of(config, rank)} ({why})" for rank in others if (why := no_answer(config, rank))]
     text = f"nothing answers for {', '.join(missing)}" if missing else "all answer at their addresses now"
-    result: Exception = tf.errors.DeadlineExceededError(
-        None,
-        None,
-        f"{_name(config, config.rank)} waited {timeout:g} s for the {config.size} workers of its cluster to start; "
-        f"{text}. Look at the output of the missing workers, or allow more time by timeout_seconds of the "
-        "CommunicationOptions or by COLLECTIVES_TIMEOUT",
-    )
+    result: Exception = tf.errors.DeadlineExceededError(None, None, f"{_waited(config, timeout)}; {text}. {_ADVICE}")
     return result
 
 
-def _name(config: TFConfig, rank: int) -> str:
-    job, index, address = config.members[rank]
-    return f"{job} {index} at {address}"
+def _waited(config: TFConfig, timeout: float) -> str:
+    return f"{name_of(config, config.rank)} waited {timeout:g} s for the {config.size} workers of its cluster to start"

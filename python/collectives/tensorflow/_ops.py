@@ -41,9 +41,9 @@ _MOST_OPS = 8
 
 
 _UNSAVEABLE = (
-    "A function that communicates with the other workers cannot be exported: it reduces or gathers over the replicas, or "
-    "reads a variable with ON_READ synchronization, whose value is made of those of all workers. Export one that does "
-    "not, for example the model's call without its training step and its metrics"
+    "A function that communicates with the other workers cannot be exported: it reduces or gathers over the replicas, "
+    "or reads a variable with ON_READ synchronization, whose value is made of those of all workers. Export one that "
+    "does not, for example the model's call without its training step and its metrics"
 )
 
 

@@ -86,6 +86,12 @@ EXTENDED_MEMBERS = (
 # collectives only, which nothing here uses; the engine sees a death itself, and sooner.
 COORDINATION_HEARTBEAT = 600.0
 
+# Whether that service can wait for all workers to register, within a limit. Elsewhere its leader, rank 0, waits for
+# them in another place, for an hour.
+COORDINATION_HAS_BARRIER = "cluster_register_with_barrier" in {
+    field.name for field in _context.coordination_config_pb2.CoordinationServiceConfig.DESCRIPTOR.fields
+}
+
 # A value of a checkpoint that stands in for the initial value of a variable.
 CheckpointInitialValue: Any = _trackable.CheckpointInitialValue
 
@@ -152,6 +158,9 @@ def configure_coordination(cluster_spec: Any, jobs: dict[str, int], register_tim
         cluster_register_timeout_in_ms=int(register_timeout * 1000),
         heartbeat_timeout_in_ms=int(COORDINATION_HEARTBEAT * 1000),
     )
+    service = _context.context().coordination_service
+    if COORDINATION_HAS_BARRIER:
+        service.cluster_register_with_barrier = True
 
 
 def context_is_up() -> bool:

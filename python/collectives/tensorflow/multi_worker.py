@@ -140,8 +140,12 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             initialize(cluster_resolver)
         else:
             jobs = {str(job): len(config.cluster[job]) for job in ("chief", "worker") if job in config.cluster}
-            _private.configure_coordination(cluster_resolver.cluster_spec(), jobs, timeout)
-            _job.start_context(lambda: initialize(cluster_resolver), config, timeout)
+
+            def start(seconds: float) -> None:
+                _private.configure_coordination(cluster_resolver.cluster_spec(), jobs, seconds)
+                initialize(cluster_resolver)
+
+            _job.start_context(start, config, timeout)
         self._group = _job.join(config, len(self.worker_devices), max(1.0, end - time.monotonic()))
         self._take_ops()
 
