@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 
 from .._environment import format_address
 from .._sockets import listen_on_loopback, out_of_files
@@ -20,6 +22,21 @@ def die_with_parent(parent: int) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it died before the call above
         os._exit(128 + signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def exit_codes_are_kept() -> Iterator[None]:
+    """While inside, the system keeps the exit codes of children for their parent, also where SIGCHLD is ignored, as
+    whoever started this process may have left it. Only the main thread can see to that."""
+    ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    if not ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def new_token() -> str:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from .._environment import TRANSPORTS
 from .._say import say
+from ._guardian import guarded
+from ._process import exit_codes_are_kept
 from .info import format_info, info
 from .local import run_local
 
@@ -24,6 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(found, indent=2) if options.json else format_info(found))
         return 0
     try:
+        with exit_codes_are_kept():
+            return guarded(lambda front_gone: _run(options, front_gone), options.grace)
+    except OSError as error:
+        say(f"collectives run: {error.strerror or error}")
+        return 126
+
+
+def _run(options: argparse.Namespace, front_gone: int) -> int:
+    try:
         command = _command(options.program, options.arguments, options.module)
         return run_local(
             command,
@@ -32,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             timeout=options.timeout,
             grace=options.grace,
             keep_going=options.keep_going,
+            front_gone=front_gone,
         )
     except OSError as error:
         say(f"collectives run: cannot start {options.program!r}: {error.strerror or error}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import select
 import selectors
 import signal
 import socket
@@ -12,18 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
 
-from .._say import say
 from .._system import pidfd_open
+from ._descendants import group_lives
+from ._guardian import FORWARDED
+from ._output import Sink, Stream
 from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, share_of_cores, signal_name
 
-_LINE_LIMIT = 1 << 16  # bytes of one line that are held back
-_PIECE = 1 << 16  # bytes that are read at a time
-_F_GETPIPE_SZ = 1032  # fcntl.F_GETPIPE_SZ, which Python lacks where its C library did
 _DRAIN = 1.0  # seconds to read the last output of ranks that have ended
 _POLL = 0.1  # seconds between looks at processes that the selector cannot watch
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_local(
@@ -35,6 +32,7 @@ def run_local(
     grace: float = 5.0,
     keep_going: bool = False,
     environ: Mapping[str, str] | None = None,
+    front_gone: int = -1,
 ) -> int:
     """Runs `command` as `ranks` processes and waits for all of them. Call it from the main thread.
 
@@ -50,6 +48,7 @@ def run_local(
         grace: seconds.
         keep_going: the other ranks go on when one fails, for programs that use ``shrink``.
         environ: the environment of the ranks, ``os.environ`` by default.
+        front_gone: in a guardian (`_guardian`) a descriptor; when it is readable the ranks are ended.
 
     Returns:
         0 when all ranks ended with 0, or with `keep_going` any of them;
@@ -62,7 +61,7 @@ def run_local(
     """
     if ranks < 1:
         raise ValueError(f"the number of ranks is {ranks}; at least 1 is accepted")
-    job = _Job(grace, keep_going)
+    job = _Job(grace, keep_going, front_gone)
     try:
         with _forwarding(job):
             job.start(command, ranks, transport, timeout, os.environ if environ is None else environ)
@@ -78,6 +77,7 @@ class _Rank:
         self.number = number
         self.process = process
         self.pid_fd = -1
+        self.may_be_signalled = True
         with contextlib.suppress(OSError):
             self.pid_fd = pidfd_open(process.pid)
 
@@ -85,57 +85,26 @@ class _Rank:
         """Sends a signal to the process and to what it started (its process group)."""
         # Once the exit code was fetched, the number may belong to somebody else.
         if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                try:
+                    os.killpg(self.process.pid, number)
+                except PermissionError:  # it has become another user's
+                    self.may_be_signalled = False
 
-    def ended(self) -> bool:
-        """Whether the process has ended; if so, ends what it left running in its group and fetches its exit code."""
+    def ended(self, patient: bool) -> bool:
+        """Whether the process has ended; if so, ends what it left running in its group and fetches its exit code.
+
+        Args:
+            patient: they were asked to end, and have time for it: a shell ends before the program that it waits for.
+        """
         if self.process.returncode is None:
             if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+            if patient and group_lives(self.process.pid):
                 return False
             self.signal(signal.SIGKILL)
             self.process.wait()
         return True
-
-
-class _Stream:
-    """One output of one rank, passed on line by line."""
-
-    def __init__(self, rank: int, source: IO[bytes], sink: Any) -> None:
-        self.source = source
-        self._prefix = f"[{rank}] ".encode()
-        self._sink = sink
-        self._line = bytearray()
-
-    def pump(self) -> bool:
-        """Passes on what is there; False at the end."""
-        try:
-            data = os.read(self.source.fileno(), _PIECE)
-        except BlockingIOError:
-            return True
-        except OSError:
-            data = b""
-        self._line += data
-        *lines, rest = bytes(self._line).split(b"\n")
-        if rest and (not data or len(rest) > _LINE_LIMIT):
-            lines, rest = [*lines, rest], b""
-        self._line = bytearray(rest)
-        self._pass_on(lines)
-        return bool(data)
-
-    def pump_all(self) -> None:
-        """Passes on what is there now, and not what comes meanwhile."""
-        left = fcntl.fcntl(self.source.fileno(), _F_GETPIPE_SZ)
-        while left > 0 and self.pump():
-            left -= _PIECE
-        self._pass_on([bytes(self._line)] if self._line else [])
-        self._line = bytearray()
-
-    def _pass_on(self, lines: list[bytes]) -> None:
-        if lines:
-            with contextlib.suppress(OSError, ValueError):  # nobody listens any more; the ranks go on all the same
-                self._sink.write(b"".join(self._prefix + line + b"\n" for line in lines))
-                self._sink.flush()
 
 
 def _exit_code(rank: _Rank) -> int:
@@ -149,7 +118,7 @@ def _how(rank: _Rank) -> str:
 
 
 class _Job:
-    def __init__(self, grace: float, keep_going: bool) -> None:
+    def __init__(self, grace: float, keep_going: bool, front_gone: int = -1) -> None:
         self.ranks: list[_Rank] = []
         self._grace = grace
         self._keep_going = keep_going
@@ -158,10 +127,16 @@ class _Job:
         self._code: int | None = None  # what to return; None while nothing failed
         self._kill_at: float | None = None
         self._asked = 0  # how often we were asked to end
+        self._killed = False  # what the ranks still print need not be read
+        self._out, self._err = (Sink(stream, self._until_writable) for stream in (sys.stdout, sys.stderr))
         self.outer_waker = -1  # whom signals wake that are not for us
         for sock in (self._wake, self._waker):
             sock.setblocking(False)
         self._selector.register(self._wake, selectors.EVENT_READ)
+        self.is_guardian = front_gone >= 0
+        self._front_gone = front_gone
+        if self.is_guardian:
+            self._selector.register(front_gone, selectors.EVENT_READ, self)
 
     def waker(self) -> int:
         """Descriptor to which signal handlers write."""
@@ -177,7 +152,8 @@ class _Job:
     ) -> None:
         token = new_token()
         parent = os.getpid()
-        environ = {**environ, **share_of_cores(ranks, environ, self._say)}
+        lines: list[str] = []  # which somebody may not read before all ranks are there
+        environ = {**environ, **share_of_cores(ranks, environ, lines.append)}
         with listen_for_ranks() as listener:
             for number in range(ranks):
                 variables = rank_environment(number, ranks, listener, token, transport, timeout)
@@ -198,27 +174,26 @@ class _Job:
                 self.ranks.append(rank)
                 if rank.pid_fd >= 0:
                     self._selector.register(rank.pid_fd, selectors.EVENT_READ, rank)
-                for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+                for source, sink in ((process.stdout, self._out), (process.stderr, self._err)):
                     assert source is not None
                     os.set_blocking(source.fileno(), False)
-                    self._selector.register(
-                        source,
-                        selectors.EVENT_READ,
-                        _Stream(number, source, _sink(sink)),
-                    )
+                    self._selector.register(source, selectors.EVENT_READ, Stream(number, source, sink))
+        for line in lines:
+            self._say(line)
 
     def wait(self) -> int:
         """Until all ranks have ended and their output is passed on."""
         while running := [rank for rank in self.ranks if rank.process.returncode is None]:
             limit = None if all(rank.pid_fd >= 0 for rank in running) else _POLL
-            if self._kill_at is not None:
-                left = max(0.0, self._kill_at - time.monotonic())
-                limit = left if limit is None else min(limit, left)
+            if self._kill_at is not None:  # a look at what is left of their groups
+                limit = min(_POLL, max(0.0, self._kill_at - time.monotonic()))
             self._turn(limit)
             self._look(running)
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._kill_at = None
-                self._signal_all(signal.SIGKILL)
+            if self.is_guardian:
+                self._reap_orphans()
+            self._kill_when_due()
+            if self._killed and not all(rank.may_be_signalled for rank in running):
+                break
         end = time.monotonic() + _DRAIN
         while self._streams() and time.monotonic() < end:
             self._turn(end - time.monotonic())
@@ -233,7 +208,8 @@ class _Job:
         """Kills what still runs and closes every descriptor."""
         self._signal_all(signal.SIGKILL)
         for rank in self.ranks:
-            rank.process.wait()  # at once: it was killed
+            if rank.may_be_signalled:
+                rank.process.wait()  # at once: it was killed
             if rank.pid_fd >= 0:
                 os.close(rank.pid_fd)
             for source in (rank.process.stdout, rank.process.stderr):
@@ -243,22 +219,59 @@ class _Job:
         self._wake.close()
         self._waker.close()
 
-    def _streams(self) -> list[_Stream]:
-        return [key.data for key in self._selector.get_map().values() if isinstance(key.data, _Stream)]
+    def _streams(self) -> list[Stream]:
+        return [key.data for key in self._selector.get_map().values() if isinstance(key.data, Stream)]
 
     def _turn(self, limit: float | None) -> None:
         for key, _ in self._selector.select(limit):
             if key.fileobj is self._wake:
-                for number in self._wake.recv(64):
-                    if number in _FORWARDED:
-                        self._forward(number)
-                    else:
-                        self._pass_on(number)
-            elif isinstance(key.data, _Stream):
+                self._take_signals()
+            elif isinstance(key.data, Stream):
                 if not key.data.pump():
                     self._selector.unregister(key.fileobj)
+            elif key.data is self:
+                self._lose_front()
             else:  # a process ended; `_look` fetches its exit code
                 self._selector.unregister(key.fileobj)
+
+    def _until_writable(self, fd: int) -> bool:
+        """Waits for whoever reads our output; meanwhile all can be ended. False when it came to that."""
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        if poll.poll(0):
+            return True
+        poll.register(self._wake, select.POLLIN)
+        if self._front_gone >= 0:
+            poll.register(self._front_gone, select.POLLIN)
+        while not (self._killed and self._asked):
+            limit = None if self._kill_at is None else 1000 * max(0.0, self._kill_at - time.monotonic())
+            ready = dict(poll.poll(limit))
+            if fd in ready:
+                return True
+            if self._wake.fileno() in ready:
+                self._take_signals()
+            if self._front_gone in ready:
+                poll.unregister(self._front_gone)
+                self._lose_front()
+            self._kill_when_due()
+        return False
+
+    def _take_signals(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # another wait has taken them
+            for number in self._wake.recv(64):
+                if number in FORWARDED:
+                    self._forward(number)
+                else:
+                    self._pass_on(number)
+
+    def _lose_front(self) -> None:
+        if self._front_gone >= 0:
+            self._selector.unregister(self._front_gone)
+            self._front_gone = -1
+            self._asked += 1
+            self._code = 128 + signal.SIGKILL
+            self._end(signal.SIGTERM)
+            self._say("the command was killed: ending all ranks")
 
     def _pass_on(self, number: int) -> None:
         """A signal that is not for us, to whom signals wake elsewhere."""
@@ -271,12 +284,19 @@ class _Job:
         with contextlib.suppress(BlockingIOError):
             while True:
                 for number in self._wake.recv(64):
-                    if number not in _FORWARDED:
+                    if number not in FORWARDED:
                         self._pass_on(number)
+
+    def _reap_orphans(self) -> None:
+        """Fetches the exit codes of those that fell to this process when their parents had ended."""
+        ranks = {rank.process.pid for rank in self.ranks}  # one that has ended keeps others waiting, but not for long
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in ranks:
+                os.waitpid(ended.si_pid, 0)
 
     def _look(self, running: list[_Rank]) -> None:
         """Takes note of ranks that ended; the first that failed decides about the exit code."""
-        ended = [rank for rank in running if rank.ended()]
+        ended = [rank for rank in running if rank.ended(patient=self._kill_at is not None)]
         failed = [rank for rank in ended if rank.process.returncode != 0]
         if self._keep_going and not self._asked:
             for rank in failed:
@@ -290,8 +310,8 @@ class _Job:
         self._code = _exit_code(first)
         left = sum(rank.process.returncode is None for rank in self.ranks)
         rest = f"; ending the other {left}" if left else ""
-        self._say(f"rank {first.number} (pid {first.process.pid}) {_how(first)}{rest}")
         self._end(signal.SIGTERM)
+        self._say(f"rank {first.number} (pid {first.process.pid}) {_how(first)}{rest}")
 
     def _forward(self, number: int) -> None:
         """We were asked to end: so are the ranks, more firmly each time."""
@@ -300,73 +320,54 @@ class _Job:
         if self._code is None or (self._keep_going and self._asked == 1):
             self._code = 128 + number
         if self._asked >= 3:
-            self._signal_all(signal.SIGKILL)
+            self._kill()
         else:
-            self._say(f"{signal_name(number)}: ending all ranks")
             self._end(number if self._asked == 1 else signal.SIGTERM)
+            self._say(f"{signal_name(number)}: ending all ranks")
 
     def _end(self, number: int) -> None:
         self._signal_all(number)
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace
 
+    def _kill_when_due(self) -> None:
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill()
+
+    def _kill(self) -> None:
+        self._kill_at = None
+        self._killed = True
+        self._signal_all(signal.SIGKILL)
+
     def _signal_all(self, number: int) -> None:
         for rank in self.ranks:
             rank.signal(number)
 
     def _say(self, text: str) -> None:
-        say(f"collectives run: {text}")
-
-
-class _Text:
-    """Bytes for a text stream that has no buffer below it, or for nobody."""
-
-    def __init__(self, sink: Any) -> None:
-        self._sink = sink
-
-    def write(self, data: bytes) -> None:
-        if self._sink is not None:
-            self._sink.write(data.decode(errors="replace"))
-
-    def flush(self) -> None:
-        if self._sink is not None:
-            self._sink.flush()
-
-
-def _sink(stream: Any) -> Any:
-    """Where the bytes of a rank go. A stream is None in a process that was started with it closed."""
-    return getattr(stream, "buffer", None) or _Text(stream)
-
-
-@contextlib.contextmanager
-def _held_back() -> Iterator[None]:
-    """The signals that ask a process to end come when this is over."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._err.write(f"collectives run: {text}\n".encode())
 
 
 @contextlib.contextmanager
 def _forwarding(job: _Job) -> Iterator[None]:
-    """While inside, the signals that ask a process to end reach the job instead."""
+    """While inside, the signals that ask a process to end reach the job instead, also where they were held back."""
     before = {}
-    with _held_back():
-        # The interpreter's own handler writes the number: one in Python would only run after a wait for events that
-        # began between the signal's arrival and its turn.
-        job.outer_waker = signal.set_wakeup_fd(job.waker(), warn_on_full_buffer=False)
-        for number in _FORWARDED:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-                before[number] = signal.signal(number, lambda *_: None)
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    # The interpreter's own handler writes the number: one in Python would only run after a wait for events that began
+    # between the signal's arrival and its turn.
+    job.outer_waker = signal.set_wakeup_fd(job.waker(), warn_on_full_buffer=False)
+    for number in (*FORWARDED, signal.SIGCHLD) if job.is_guardian else FORWARDED:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            before[number] = signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     try:
         yield
     finally:
-        with _held_back():
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(job.outer_waker)
-            job.pass_on_the_last()
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(job.outer_waker)
+        job.pass_on_the_last()
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _reads_terminal() -> bool:

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 
 from .._say import say
 from ..errors import ClosedError, CollectivesError, DeadlineError, PeerError
-from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, share_of_cores, signal_name
+from ._process import (
+    die_with_parent,
+    exit_codes_are_kept,
+    listen_for_ranks,
+    new_token,
+    rank_environment,
+    share_of_cores,
+    signal_name,
+)
 
 R = TypeVar("R")
 
@@ -74,11 +82,12 @@ def spawn(
             "into a module and import it from there"
         )
     job = _Job(n)
-    try:
-        job.start(fn, tuple(args), transport, timeout)
-        job.wait()
-    finally:
-        job.close()
+    with exit_codes_are_kept():
+        try:
+            job.start(fn, tuple(args), transport, timeout)
+            job.wait()
+        finally:
+            job.close()
     failure = job.failure()
     if failure is not None:
         raise failure
