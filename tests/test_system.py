@@ -85,4 +85,4 @@ def test_an_exception_that_was_caught_long_ago_did_not_end_the_program(tmp_path)
         "sys.stderr.close()\nraise ValueError('new')\n"
     )
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["''", "'ValueError: new'"]
+    assert done.stdout.splitlines() == ["None", "ValueError('new')"]

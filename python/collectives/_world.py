@@ -100,6 +100,7 @@ def init(
     """
     warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
     others: dict[str, Any] = {"token": token, "transport": transport, "timeout": timeout, "replicas": replicas}
+    _leaving.begin()
     _recorder.prepare()
     with _lock, contextlib.ExitStack() as stack:
         _refuse_second_world(all(said is None for said in (rank, size, rendezvous)))
@@ -131,6 +132,7 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     Raises:
         CollectivesError: as ``init``.
     """
+    _leaving.begin()
     _recorder.prepare()
     options = _options(timeout)
     handles = _local_handles(1, options) if environment.size == 1 else _connect(environment, options)
