@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any
 
+import collectives
 import numpy as np
-from collectives import _core, _staging
+from collectives import MismatchError, _core, _staging
 from conformance import Array, reduced, values, wrong
 from device_arrays import OnDevice, copied, fake, make, never_staged, read, staged, stream
-from threaded import on_ranks
+from threaded import in_threads, on_ranks
 
 SHAPES = [(), (0,), (1,), (3, 0, 2), (7,), (4, 5), (97, 129)]
 
@@ -140,6 +142,23 @@ def threads(n: int, dtype: str, how: str) -> None:
 
     with staged() if how == "staged" else never_staged():
         on_ranks(n, work)
+
+
+def other_shapes(how: str) -> None:
+    """As many elements in other shapes: refused, with both shapes, unless the ranks were told not to compare them."""
+
+    def work(comm: Any) -> Any:
+        x = make(np.ones((3, 2) if comm.rank else (2, 3), np.float32), comm.rank)
+        comm.all_reduce([make(np.ones(4, np.float32), comm.rank), x])
+        return float(read(x)[0, 0])
+
+    with staged() if how == "staged" else never_staged():
+        for error in on_ranks(2, work, (MismatchError,)):
+            assert "tensor 1: rank 0 has shape (2, 3), rank 1 has shape (3, 2)" in str(error), error
+        group = collectives.local_group(2, compare_shapes=False)
+        assert in_threads([functools.partial(work, comm) for comm in group]) == [2, 2]
+        for comm in group:
+            comm.close()
 
 
 def explicit_stream() -> None:

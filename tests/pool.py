@@ -156,7 +156,7 @@ def serve(descriptor: int, listener: int = -1) -> None:
     if settings["limits"]:
         world = importlib.import_module("collectives._world")
         ordinary = world._options
-        world._options = lambda timeout: {**ordinary(timeout), **settings["limits"]}
+        world._options = lambda *given: {**ordinary(*given), **settings["limits"]}
     comm = _join(collectives, census())
     while True:
         try:

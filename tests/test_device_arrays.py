@@ -63,6 +63,11 @@ def test_threads(one: Any, how: str, dtype: str, n: int) -> None:
     one.run(run_case, cases.threads, n, dtype, how)
 
 
+@pytest.mark.parametrize("how", ["peers", "staged"])
+def test_other_shapes(one: Any, how: str) -> None:
+    one.run(run_case, cases.other_shapes, how)
+
+
 @pytest.mark.parametrize(
     "case",
     [

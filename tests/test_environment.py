@@ -15,7 +15,6 @@ from collectives._environment import (
     DEFAULT_HEAP,
     MAX_SIZE,
     START_TIMEOUT,
-    TRANSPORTS,
     VARIABLES,
     Environment,
     read_environment,
@@ -28,6 +27,7 @@ from collectives._environment import (
     warn_of_unknown_variables,
 )
 from collectives._foreign import SIZES
+from collectives._settings import TRANSPORTS
 from collectives._world import DEFAULT_TIMEOUT
 from collectives.launch.info import format_info, info
 

@@ -75,7 +75,7 @@ def finish(devices: list[int]) -> None:
     """Waits until the streams of the devices have come so far."""
     from collectives import _core
 
-    calls = [("barrier", [], [], [], "uint8", "sum", 0, -1, b"", 0x100 + d, 30.0, "") for d in devices]
+    calls = [("barrier", [], [], [], "uint8", "sum", 0, -1, b"", 0x100 + d, 30.0, "", ()) for d in devices]
     for work in _core._nccl_run_group(_nccl_replicas._connect(tuple(devices)), calls):
         assert work.wait(30)
 

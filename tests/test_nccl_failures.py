@@ -242,6 +242,8 @@ def disagree(comm: Any, how: str) -> list[Any]:
     elif how == "elements":
         y = x[:5] if other else x
         error = raised(start, comm, "all_reduce", [y], [y], name="gradients")
+    elif how == "shape":
+        error = raised(start, comm, "all_reduce", [x], [x], shapes=[(3, 2) if other else (2, 3)])
     elif how == "root":
         error = raised(start, comm, "reduce", [x], [x], root=comm.rank)
     elif how == "collective":
@@ -260,6 +262,7 @@ def disagree(comm: Any, how: str) -> list[Any]:
         ("op", "op: rank 0 has sum, rank 1 has max"),
         ("dtype", "dtype: rank 0 has float32, rank 1 has float64"),
         ("elements", "tensor 0: rank 0 has 6 elements, rank 1 has 5"),
+        ("shape", "tensor 0: rank 0 has shape (2, 3), rank 1 has shape (3, 2)"),
         ("root", "root: rank 0 has 0, rank 1 has 1"),
         ("collective", "collective: rank 0 has all_reduce, rank 1 has broadcast"),
         ("memory", "algorithm: rank 0 has nccl, rank 1 has auto"),

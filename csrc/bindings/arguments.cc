@@ -146,6 +146,7 @@ bool plain_list(PyObject* tuple, bool written, Call* call) {
   const Py_ssize_t size = PyTuple_GET_SIZE(tuple);
   std::vector<Span> spans;
   spans.reserve(static_cast<std::size_t>(size));
+  call->shapes.restart();
   DType dtype{};
   for (Py_ssize_t i = 0; i < size; ++i) {
     PlainArray array;
@@ -155,7 +156,9 @@ bool plain_list(PyObject* tuple, bool written, Call* call) {
     }
     dtype = array.dtype;
     spans.push_back(array.span);
+    call->shapes.add(array.dimensions_of());
   }
+  call->shapes.finish();
   if (size == 0 || (written && overlap(spans))) {
     return false;
   }
@@ -226,6 +229,7 @@ bool CallArguments::take_arrays(Call* call, py::object* held) const {
     return false;
   }
   call->dtype = source.dtype;
+  call->shapes.assign(source.dimensions_of());
   call->input.assign(1, source.span);
   call->output.assign(1, target.span);
   return true;
@@ -239,6 +243,7 @@ bool CallArguments::plain(Collective kind, Call* call, py::object* held) const {
   // The arrays come first: to look at them may run Python, and that may come here again with the same `call`.
   if (kind == Collective::kBarrier) {
     call->dtype = DType::kUInt8;
+    call->shapes.clear();
     call->input.clear();
     call->output.clear();
   } else if (!take_arrays(call, held)) {

@@ -332,6 +332,7 @@ void bind_communicator(py::module_& m) {
     result["closed"] = communicator.closed();
     result["failed"] = communicator.failed();
     result["timeout"] = communicator.options().timeout_s;
+    result["compare_shapes"] = communicator.options().compare_shapes;
     result["id"] = communicator.options().id;
     result["world_rank"] = communicator.world_rank(communicator.rank());
     return result;

@@ -59,6 +59,7 @@ CommunicatorOptions communicator_options(int rank, std::vector<int> host, const 
   result.topology.host = std::move(host);
   result.timeout_s = options["timeout"].cast<double>();
   result.warn_s = options["warn"].cast<double>();
+  result.compare_shapes = options["compare_shapes"].cast<bool>();
   return result;
 }
 

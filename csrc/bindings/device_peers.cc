@@ -61,7 +61,7 @@ class Peers {
 
   py::bytes head(const std::string& collective, const std::string& op, const std::string& dtype, int root,
                  std::int64_t count, std::vector<std::int64_t> counts, double factor, const Memory& inputs,
-                 const Memory& outputs, std::uintptr_t stream) {
+                 const Memory& outputs, std::uintptr_t stream, const std::vector<std::vector<std::int64_t>>& shapes) {
     call_ = DeviceCall();
     call_.problem.collective = parse_collective(collective);
     call_.problem.op = parse_op(op);
@@ -72,6 +72,9 @@ class Peers {
     call_.factor = factor;
     call_.inputs = spans_of(inputs);
     call_.outputs = spans_of(outputs);
+    for (const std::vector<std::int64_t>& shape : shapes) {
+      call_.shapes.add(shape);
+    }
     stream_ = reinterpret_cast<void*>(stream);
     std::vector<std::byte> made;
     {
@@ -119,7 +122,7 @@ void bind_device_peers(py::module_& m) {
            "Takes the cards of all ranks; says why this rank cannot address the memory of all others, or nothing.")
       .def("head", &Peers::head, "Describes a call; all ranks exchange these.", py::arg("collective"), py::arg("op"),
            py::arg("dtype"), py::arg("root"), py::arg("count"), py::arg("counts"), py::arg("factor"), py::arg("inputs"),
-           py::arg("outputs"), py::arg("stream"))
+           py::arg("outputs"), py::arg("stream"), py::arg("shapes"))
       .def(
           "check", &Peers::check, py::arg("heads"),
           "Compares the heads of all ranks; the bytes that each has still to tell, or nothing where some memory cannot "

@@ -189,7 +189,7 @@ std::vector<std::unique_ptr<PyNccl>> connect_devices(const Paths& paths, const s
   return made;
 }
 
-// (collective, inputs, outputs, lengths, dtype, op, root, peer, factor, stream, timeout, name)
+// (collective, inputs, outputs, lengths, dtype, op, root, peer, factor, stream, timeout, name, shapes)
 NcclCall call_of(const py::tuple& fields) {
   NcclCall call;
   const auto collective = fields[0].cast<std::string>();
@@ -213,6 +213,9 @@ NcclCall call_of(const py::tuple& fields) {
   call.stream = reinterpret_cast<void*>(fields[9].cast<std::uintptr_t>());
   call.timeout_s = fields[10].cast<double>();
   call.name = fields[11].cast<std::string>();
+  for (const auto& shape : fields[12].cast<std::vector<std::vector<std::int64_t>>>()) {
+    call.shapes.add(shape);
+  }
   return call;
 }
 
@@ -225,6 +228,7 @@ void agree(Communicator& host, const NcclCall& asked) {
   call.dtype = asked.dtype;
   call.root = asked.root;
   call.lengths = asked.lengths;
+  call.shapes = asked.shapes;
   call.by_nccl = true;
   call.timeout_s = asked.timeout_s;
   call.name = asked.name;

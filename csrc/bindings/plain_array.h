@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "bindings/arrays.h"
@@ -16,6 +17,8 @@ struct PlainArray {
   const std::int64_t* shape;
   bool writable;
   bool numpy;  // otherwise it is PyTorch's
+
+  std::span<const std::int64_t> dimensions_of() const { return {shape, static_cast<std::size_t>(dimensions)}; }
 };
 static_assert(std::is_same_v<npy_intp, std::int64_t>);
 

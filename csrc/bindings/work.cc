@@ -230,6 +230,10 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
     call.lengths = tuple[10].cast<std::vector<std::int64_t>>();
   } else {
     refuse_overlap(call.input, call.output, work->inputs.is(work->outputs));
+    for (const py::handle item : some) {
+      auto* const array = reinterpret_cast<PyArrayObject*>(item.ptr());
+      call.shapes.add({PyArray_DIMS(array), static_cast<std::size_t>(PyArray_NDIM(array))});
+    }
   }
   call.factor = tuple[11].is_none() ? 1 : tuple[11].cast<double>();
   const bool async = tuple[9].cast<bool>();

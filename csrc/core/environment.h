@@ -54,9 +54,14 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      kLaunchReader},
     {"COLLECTIVES_TIMEOUT", "seconds > 0", "60 for starting, 600 for a collective",
      "How long ranks wait for each other", kLaunchReader},
+    {"COLLECTIVES_COMPARE_SHAPES", "`0` or `1`", "`1`",
+     "Whether all_reduce, reduce and broadcast raise `MismatchError` where ranks pass arrays of as many elements and "
+     "of "
+     "different shapes, the same on all ranks",
+     kLaunchReader},
     {"COLLECTIVES_SYMMETRIC_HEAP", "bytes, with K, M, G or T behind the number if you like", "`64G`",
-     "Address space, not memory, that each rank reserves for `comm.empty`, the same on all ranks; lower it where "
-     "address space is limited (`ulimit -v`)",
+     "Address space, not memory, that each rank reserves for `comm.empty`, the same on all ranks; smaller by itself "
+     "where address space is limited (`ulimit -v`) and nothing is said here",
      kLaunchReader},
     {"COLLECTIVES_RENDEZVOUS_FD", "number of a descriptor", "none",
      "Set by launchers for rank 0: an inherited socket that listens on the rendezvous already", kLaunchReader},

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "core/algorithm.h"
+#include "core/hash.h"
 
 namespace collectives {
 namespace {
@@ -12,8 +13,6 @@ constexpr std::uint8_t kHighBit = 0x80;
 constexpr std::uint8_t kLowBits = 0x7f;
 constexpr int kCountBits = 40;
 constexpr std::uint64_t kGoldenRatio = 0x9e3779b97f4a7c15ULL;
-constexpr std::uint64_t kFnvOffset = 14695981039346656037ULL;
-constexpr std::uint64_t kFnvPrime = 1099511628211ULL;
 
 std::string algorithm_name(int id) {
   if (id == 0) {
@@ -50,13 +49,15 @@ std::vector<Field> fields(const Signature& s) {
   };
 }
 
-// Its lowest 24 bits have something of all 64.
+// As it stands above the count: 24 bits that have something of all 64.
+constexpr std::uint64_t above_count(std::uint64_t hash) { return (hash ^ (hash >> kCountBits)) << kCountBits; }
+
 std::uint64_t hash_of(std::span<const std::int64_t> values) {
-  std::uint64_t hash = kFnvOffset;
+  std::uint64_t hash = kHashStart;
   for (const std::int64_t value : values) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * kFnvPrime;
+    hash = hash_with(hash, value);
   }
-  return hash ^ (hash >> kCountBits);
+  return hash;
 }
 
 }  // namespace
@@ -76,7 +77,7 @@ Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind m
   s.root = static_cast<std::uint16_t>(root);
   s.tensors = static_cast<std::uint16_t>(std::min<std::size_t>(counts.size(), UINT16_MAX));
   // One tensor has nothing to hash besides its count.
-  s.count_hash = total | (counts.size() > 1 ? hash_of(counts) << kCountBits : 0);
+  s.count_hash = total | (counts.size() > 1 ? above_count(hash_of(counts)) : 0);
   return s;
 }
 
@@ -90,9 +91,9 @@ Signature placed(const Signature& signature, std::int64_t input_offset, std::int
   return s;
 }
 
-Signature shaped(const Signature& signature, std::span<const std::int64_t> shapes) {
+Signature shaped(const Signature& signature, const Shapes& shapes) {
   Signature s = signature;
-  s.count_hash ^= hash_of(shapes) << kCountBits;
+  s.count_hash ^= above_count(shapes.hash());
   return s;
 }
 
@@ -125,7 +126,8 @@ std::string difference(const Signature& a, int rank_a, const Signature& b, int r
   }
   if (!any) {
     text << ((a.dtype & kHighBit) != 0
-                 ? "the symmetric arrays lie at different offsets of the heap, as different slices of an array do"
+                 ? "the symmetric arrays have different shapes, or lie at different offsets of the heap, as different "
+                   "slices of an array do"
                  : "the lists of tensors, or of parts, have the same total but different lengths or shapes");
   }
   return text.str();

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/shapes.h"
 #include "core/types.h"
 
 namespace collectives {
@@ -40,8 +41,8 @@ Signature make_signature(Collective collective, Op op, DType dtype, MemoryKind m
 // The signature of a call on symmetric memory, which must lie at the same offsets of the heaps of all ranks.
 Signature placed(const Signature& signature, std::int64_t input_offset, std::int64_t output_offset);
 
-// The signature of a call whose ranks must agree about the shapes of their tensors (TensorDetails::shapes).
-Signature shaped(const Signature& signature, std::span<const std::int64_t> shapes);
+// The signature of a call whose ranks must agree about the shapes of their tensors.
+Signature shaped(const Signature& signature, const Shapes& shapes);
 
 std::int64_t total_count(const Signature& signature);
 

@@ -46,7 +46,7 @@ struct DeviceHead {
   std::int32_t inputs = 0;
   std::int32_t outputs = 0;
   std::int64_t count = 0;
-  std::uint64_t lengths = 0;  // a hash: of all parts, or of the tensors
+  std::uint64_t lengths = 0;  // a hash: of all parts, or of the tensors and their shapes
 
   bool fits(const DeviceHead& other) const {
     return collective == other.collective && op == other.op && dtype == other.dtype && root == other.root &&

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "device/library.h"
 
 namespace collectives {
@@ -62,14 +63,6 @@ class SpareEvents {
   std::mutex lock_;
   std::map<int, std::vector<void*>> events_;
 };
-
-// FNV-1a.
-std::uint64_t hash_of(std::uint64_t hash, std::int64_t value) {
-  for (int byte = 0; byte < 8; ++byte) {
-    hash = (hash ^ (static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff)) * 0x100000001b3;
-  }
-  return hash;
-}
 
 }  // namespace
 
@@ -215,14 +208,14 @@ std::vector<std::byte> DevicePeers::head(const DeviceCall& call, void* stream) {
   head.inputs = static_cast<std::int32_t>(inputs.size());
   head.outputs = in_place ? 0 : static_cast<std::int32_t>(call.outputs.size());
   head.count = problem.count;
-  head.lengths = 0xcbf29ce484222325;
+  head.lengths = hash_with(kHashStart, static_cast<std::int64_t>(call.shapes.hash()));
   if (has_parts(problem.collective)) {
     for (const std::int64_t count : problem.counts) {
-      head.lengths = hash_of(head.lengths, count);
+      head.lengths = hash_with(head.lengths, count);
     }
   } else {
     for (const Span& span : inputs) {
-      head.lengths = hash_of(head.lengths, span.bytes);
+      head.lengths = hash_with(head.lengths, span.bytes);
     }
   }
   std::vector<std::byte> made;
@@ -288,11 +281,12 @@ std::vector<std::int64_t> DevicePeers::check(std::span<const std::byte> heads) {
       context.rank = rank_;
       context.peer = r == rank_ ? 0 : r;
       context.collective = name(head.collective);
-      throw CollectivesError(ErrorKind::kMismatch,
-                             "ranks disagree: rank 0 called " + heads_[0].text() + ", rank " + std::to_string(r) +
-                                 " called " + head.text() +
-                                 "; all ranks must make the same calls in the same order on arrays of the same lengths",
-                             context);
+      throw CollectivesError(
+          ErrorKind::kMismatch,
+          "ranks disagree: rank 0 called " + heads_[0].text() + ", rank " + std::to_string(r) + " called " +
+              head.text() +
+              "; all ranks must make the same calls in the same order on arrays of the same lengths and shapes",
+          context);
     }
     rests[r] = static_cast<std::int64_t>(sizeof(DevicePlace)) * std::max(0, head.inputs + head.outputs - kFit);
     places_[r].clear();

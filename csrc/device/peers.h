@@ -24,6 +24,7 @@
 #include "core/algorithm.h"
 #include "core/buffer.h"
 #include "core/device.h"
+#include "core/shapes.h"
 #include "device/card.h"
 
 namespace collectives {
@@ -35,6 +36,7 @@ struct DeviceCall {
   double factor = 1;  // kPremulSum
   std::vector<Span> inputs;
   std::vector<Span> outputs;  // the same as inputs when in place
+  Shapes shapes;              // of the inputs, where ranks have to agree about them
 };
 
 class DevicePeers {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/shapes.h"
 #include "core/types.h"
 #include "nccl/abi.h"
 #include "nccl/operation.h"
@@ -26,6 +27,7 @@ struct NcclCall {
   std::vector<void*> outputs;
   // Elements of the tensors; of collectives of parts those of all parts of all ranks, as Call::lengths of the engine.
   std::vector<std::int64_t> lengths;
+  Shapes shapes;                  // Call::shapes of the engine
   std::vector<std::byte> factor;  // premul_sum: one value of the dtype, of complex numbers the real part
   void* stream = nullptr;
   double timeout_s = 0;

@@ -54,6 +54,7 @@ inline CallKey Communicator::key_of(const Call& call) const {
   if (!call.input.empty()) {
     key.input_bytes = call.input[0].bytes;
     key.output_bytes = call.output[0].bytes;
+    key.shape = options_.compare_shapes ? call.shapes.hash() : 0;
     if (domain_ != nullptr) {
       key.input_heap_offset = domain_->heap_offset(call.input[0].data, call.input[0].bytes);
       key.output_heap_offset = domain_->heap_offset(call.output[0].data, call.output[0].bytes);
@@ -76,7 +77,8 @@ inline void Communicator::prepare_again(Work& work, const Call& call) {
 // The commonest case: the last call again, of which nothing has to be worked out, not even its key.
 inline bool Communicator::is_last(const Call& call) const {
   return call.input.size() == 1 && call.output.size() == 1 && last_.work != nullptr && last_.input == call.input[0] &&
-         last_.output == call.output[0] && last_.algorithm == call.algorithm && last_.timeout_s == call.timeout_s &&
+         last_.output == call.output[0] && last_.shape == call.shapes.hash() && last_.algorithm == call.algorithm &&
+         last_.timeout_s == call.timeout_s &&
          last_.head == std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call)) && is_keyed(call);
 }
 
@@ -92,7 +94,8 @@ std::shared_ptr<Work>& Communicator::prepared(const Call& call) {
     spare->key = key;
   }
   if (key.algorithm >= 0 && !call.input.empty()) {
-    last_ = {&spare, spare.get(), key.head, call.algorithm, call.timeout_s, call.input[0], call.output[0]};
+    last_ = {&spare,         spare.get(),   key.head,       call.algorithm,
+             call.timeout_s, call.input[0], call.output[0], call.shapes.hash()};
   }
   return spare;
 }

@@ -31,6 +31,7 @@ struct CommunicatorOptions {
   bool threads = false;  // other ranks may be threads of this process
   double timeout_s = 600;
   double warn_s = 60;
+  bool compare_shapes = true;  // of all_reduce, reduce and broadcast, not only lengths
 };
 
 class Communicator {
@@ -137,6 +138,7 @@ class Communicator {
   bool is_last(const Call& call) const;
   std::shared_ptr<Work>& prepared(const Call& call);
   void prepare_agreement(Work& work, const Call& call);
+  void take_shapes(Work& work, const Call& call) const;
   // From here on the call counts.
   void number(Work& work) {
     work.posted.reset();
@@ -238,6 +240,7 @@ class Communicator {
     double timeout_s = 0;  // as the call had it
     Span input;
     Span output;
+    std::uint64_t shape = 0;
   };
   LastCall last_;
   std::uint64_t next_sequence_ = 0;

@@ -48,9 +48,7 @@ void Communicator::tell_failure(const Report& report, const Work* about) {
   if (current != nullptr && !report.message) {
     own.name = current->name;
     own.counts = current->counts;
-    if (current->details != nullptr) {
-      own.shapes = current->details->shapes;
-    }
+    own.shapes = current->shapes.values();
   }
   note(own, current);
   if (report.kind == ErrorKind::kDeadline) {

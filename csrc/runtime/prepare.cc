@@ -162,9 +162,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   check_lengths(work, rank(), size());
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
   work.details = call.details;
-  if (work.details != nullptr) {
-    work.signature = shaped(work.signature, work.details->shapes);
-  }
+  take_shapes(work, call);
   if (call.op == Op::kPremulSum) {
     scale(work, call);
   }
@@ -174,6 +172,16 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.name.assign(call.name);
   work.error.reset();
   number(work);
+}
+
+// Collectives of parts leave lengths open, but no shapes: callers that give any mean them.
+void Communicator::take_shapes(Work& work, const Call& call) const {
+  if (options_.compare_shapes || has_parts(call.collective)) {
+    work.shapes = call.shapes;
+    work.signature = shaped(work.signature, work.shapes);
+  } else {
+    work.shapes.clear();
+  }
 }
 
 // What runs is a barrier that carries the signature of the call, and is known by its name in errors and the recorder.
@@ -199,6 +207,7 @@ void Communicator::prepare_agreement(Work& work, const Call& call) {
     work.plan->problem.counts = counts_;
     plans_.put(work.plan);
   }
+  take_shapes(work, call);
   gather_spans(work, 0, 0);
   work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
   work.name.assign(call.name);

@@ -26,7 +26,7 @@ struct Report {
   std::string text;        // the message for people
   std::string name;        // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
-  std::vector<std::int64_t> shapes;  // TensorDetails::shapes
+  std::vector<std::int64_t> shapes;  // Shapes::values()
   Cause cause = Cause::kOther;
   // What the reporter knows besides.
   bool waiting = false;     // it had calls pending

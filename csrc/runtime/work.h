@@ -12,6 +12,7 @@
 
 #include "core/buffer.h"
 #include "core/error.h"
+#include "core/shapes.h"
 #include "core/transport.h"
 #include "runtime/plan.h"
 
@@ -26,10 +27,8 @@ struct Message {
   bool sending = false;
 };
 
-// What a caller may tell about the tensors of a call besides their memory.
+// What a caller may tell about the tensors of a call besides their memory and their shapes.
 struct TensorDetails {
-  // Where ranks must agree about shapes, not only about lengths: of each input, the number of dimensions, then these.
-  std::vector<std::int64_t> shapes;
   std::vector<std::string> names;  // what errors call the tensors, besides their numbers
 };
 
@@ -53,6 +52,9 @@ struct Call : CallHead {
   // that every rank gives and gets in parts of the same length: then there is one span each way, without memory where
   // gather gives a rank nothing or scatter takes nothing from it.
   std::vector<std::int64_t> lengths;
+  // Of the inputs; none where ranks need not agree about them, as in collectives of parts, whose callers look after
+  // that, and messages.
+  Shapes shapes;
   std::shared_ptr<const TensorDetails> details;  // mostly none
   // The data are on devices and travel by NCCL. The ranks only meet here, and agree about the call before any of them
   // begins it: no spans, and `lengths` also of collectives without parts, those of the tensors.
@@ -83,6 +85,7 @@ struct CallKey {
   // In symmetric memory ranks agree on the place, too. -1: private, wherever it lies.
   std::int64_t input_heap_offset = -1;
   std::int64_t output_heap_offset = -1;
+  std::uint64_t shape = 0;  // a hash
 
   bool operator==(const CallKey&) const = default;
 };
@@ -100,6 +103,7 @@ struct Work {
   std::vector<Span> input_spans;
   std::vector<Span> output_spans;
   std::vector<std::int64_t> counts;  // elements of each tensor of the list as it was given, or Call::lengths
+  Shapes shapes;                     // about which the ranks have to agree
   std::shared_ptr<const TensorDetails> details;
   std::int64_t input_heap_offset = -1;  // symmetric memory
   std::int64_t output_heap_offset = -1;

@@ -13,6 +13,7 @@ A process has one rank, or several, its replicas. Up to step 3 numbers are those
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Callable, Collection
@@ -161,13 +162,14 @@ def _hand_over(
             "address_space": _address_space.available(),
             "cores": sorted(os.sched_getaffinity(0)),
             "transport": environment.transport,
+            "compare_shapes": environment.compare_shapes,
             "replicas": environment.replicas,
             "name": exchanger.name if exchanger is not None else "",
         }
         people = meeting.exchange(person, "introductions", _is_person)
         for process, introduced in enumerate(people):
             meeting.heard(process, introduced)
-        _check_transports(meeting, people)
+        _check_settings(meeting, people)
         counts = [person["replicas"] or 1 for person in people]
         spaces = [
             (person["machine"], count, person["address_space"]) for person, count in zip(people, counts, strict=True)
@@ -219,6 +221,7 @@ def _is_person(_: int, value: Any) -> bool:
     return (
         isinstance(value, dict)
         and all(isinstance(value.get(key), str) for key in ("hostname", "machine", "stack", "transport", "name"))
+        and isinstance(value.get("compare_shapes"), bool)
         and _is_number(value.get("pid"))
         and (value.get("address_space", "") is None or _is_number(value.get("address_space")))
         and _is_list_of(value.get("cores"), _is_number)
@@ -258,12 +261,12 @@ def _blame(world: World, rank: int) -> Fault:
     return {"peer": rank, "host": process.host_name, "pid": process.pid}
 
 
-def _check_transports(meeting: Rendezvous, people: list[dict[str, Any]]) -> None:
-    for other, person in enumerate(people):
-        if person["transport"] != people[0]["transport"]:
+def _check_settings(meeting: Rendezvous, people: list[dict[str, Any]]) -> None:
+    for (other, person), name in itertools.product(enumerate(people), ("transport", "compare_shapes")):
+        if person[name] != people[0][name]:
             raise MismatchError(
-                f"rank 0 was started with transport {people[0]['transport']!r} and rank {other} with "
-                f"{person['transport']!r}; give every rank the same COLLECTIVES_TRANSPORT or transport=",
+                f"rank 0 was started with {name} {people[0][name]!r} and rank {other} with {person[name]!r}; give "
+                f"every rank the same COLLECTIVES_{name.upper()} or {name}=",
                 rank=meeting.rank,
                 **meeting.blame(other if meeting.rank != other else 0),
             )

@@ -56,10 +56,11 @@ def whole(
     check_options(comm.size, op, root, "auto" if algorithm is None else algorithm, timeout, name)
     check_factor(op, factor)
     operands = DeviceOperands(x, out, stream)
-    shapes = stand_ins(operands.inputs)
-    check_dtypes(shapes, collective, op)
+    alike = stand_ins(operands.inputs)
+    check_dtypes(alike, collective, op)
     if operands.outs is not None:
-        check_outputs(shapes, stand_ins(operands.outs))
+        check_outputs(alike, stand_ins(operands.outs))
+    told = [a.shape for a in operands.inputs]
     written = collective != "reduce" or root == comm.rank
     targets = operands.targets(written)
     ours = algorithm not in (None, "auto") or bool(deterministic)  # what NCCL has not got
@@ -70,7 +71,7 @@ def whole(
             collective,
             operands.inputs if giving else [],
             [_memory(t) for t in targets] if written else [],
-            {"op": op, "root": int(root), "timeout": timeout, "name": name, "factor": factor},
+            {"op": op, "root": int(root), "timeout": timeout, "name": name, "factor": factor, "shapes": told},
         )
         result = _finished(x, out, targets) if written else _untouched(x, out)
         return _device_nccl.NcclWork(call, result, stream) if async_op else result

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-import math
-import operator
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from . import _core
+from . import _core, _settings
 from ._foreign import refuse_world_of_one
 from ._interfaces import check_pattern
 from ._secrets import read_token_file
@@ -28,11 +26,9 @@ if TYPE_CHECKING:
 
 PREFIX = "COLLECTIVES_"
 VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
-TRANSPORTS = ("auto", "shm", "tcp", "nccl")
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
 MAX_THREADS = 1024
-_LONGEST_NAME = 253  # characters, of a host
 MAX_HEAP = 16 << 40  # of which a process has room for a few
 DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
@@ -53,6 +49,7 @@ class Environment:
         interfaces: pattern of the interfaces that data may use, ``""`` for all.
         tls: files with the certificate, its key and the authority's certificates, or ``None`` for no TLS.
         deadline: of the start, where that began before this was made.
+        compare_shapes: whether all_reduce, reduce and broadcast compare the shapes of all ranks, not only the lengths.
         lookup: where the rendezvous and the token are from, when they may be those of an earlier start.
     """
 
@@ -67,6 +64,7 @@ class Environment:
     interfaces: str = ""
     tls: tuple[str, str, str] | None = None
     deadline: Deadline | None = field(default=None, repr=False, compare=False)
+    compare_shapes: bool = True
     lookup: Lookup | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -146,12 +144,14 @@ def read_environment(
     transport: str | None = None,
     timeout: float | None = None,
     replicas: int | None = None,
+    compare_shapes: bool | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Environment:
     """Combines explicit arguments with the environment; arguments win.
 
     Args:
-        rank, size, rendezvous, token, transport, timeout: as the variables of the same name; ``None``: not given.
+        rank, size, rendezvous, token, transport, timeout, compare_shapes: as the variables of the same name; ``None``:
+            not given.
         replicas: number of ranks of this process. It has no variable: it decides what ``init`` returns.
         environ: the variables to read, ``os.environ`` by default.
 
@@ -175,10 +175,10 @@ def read_environment(
     timeout_value, timeout_source = choose("timeout", timeout)
     fd_value, fd_source = choose("rendezvous_fd", None)
     interfaces_value, interfaces_source = choose("socket_ifname", None)
-    tls = _tls(*(choose(f"tls_{part}", None)[0] for part in ("cert", "key", "ca")))
+    tls = _settings.tls(*(choose(f"tls_{part}", None)[0] for part in ("cert", "key", "ca")))
 
-    chosen_transport = _transport(transport_value, transport_source)
-    chosen_timeout = None if timeout_value is None else _seconds(timeout_value, timeout_source)
+    chosen_transport = _settings.transport(transport_value, transport_source)
+    chosen_timeout = None if timeout_value is None else _settings.seconds(timeout_value, timeout_source)
 
     if size_value is None:
         for value, source in ((rank_value, rank_source), (address_value, address_source)):
@@ -188,15 +188,15 @@ def read_environment(
                     "(1 for a world of one)"
                 )
         refuse_world_of_one(variables)
-    chosen_size = 1 if size_value is None else _integer(size_value, size_source, 1, MAX_SIZE)
+    chosen_size = 1 if size_value is None else _settings.integer(size_value, size_source, 1, MAX_SIZE)
     if chosen_size > 1 and rank_value is None:
         raise ValueError(
             f"{size_source} is {size_value!r} but the rank of this process is not given: set COLLECTIVES_RANK or pass "
             f"rank=, a number from 0 to {chosen_size - 1}"
         )
-    chosen_replicas = None if replicas is None else _replicas(replicas, MAX_SIZE // chosen_size)
-    chosen_rank = 0 if rank_value is None else _integer(rank_value, rank_source, 0, chosen_size - 1)
-    address = None if address_value is None else _address(address_value, address_source)
+    chosen_replicas = None if replicas is None else _settings.replicas(replicas, MAX_SIZE // chosen_size)
+    chosen_rank = 0 if rank_value is None else _settings.integer(rank_value, rank_source, 0, chosen_size - 1)
+    address = None if address_value is None else _settings.address(address_value, address_source)
     if chosen_size > 1 and address is None:
         raise ValueError(
             f"{size_source} is {size_value!r} but no rendezvous is given: set COLLECTIVES_RENDEZVOUS or pass "
@@ -212,9 +212,10 @@ def read_environment(
         token=read_token(token, variables) if chosen_size > 1 or token is not None else b"",
         transport=chosen_transport,
         timeout=chosen_timeout,
-        rendezvous_fd=_integer(fd_value, fd_source, 0, 1 << 30) if use_fd else -1,
+        rendezvous_fd=_settings.integer(fd_value, fd_source, 0, 1 << 30) if use_fd else -1,
         interfaces="" if interfaces_value is None else check_pattern(str(interfaces_value), interfaces_source),
         tls=tls,
+        compare_shapes=read_compare_shapes(compare_shapes, variables),
     )
 
 
@@ -234,7 +235,7 @@ def read_token(token: str | bytes | None = None, environ: Mapping[str, str] | No
     path = _lookup(variables, f"{name}_FILE")
     if value is None and path is not None:
         return read_token_file(path, f"{name}_FILE")
-    return b"" if value is None else _token(value, name if token is None else "token=")
+    return b"" if value is None else _settings.token(value, name if token is None else "token=")
 
 
 def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
@@ -272,7 +273,7 @@ def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
         ValueError: the variable is not a number of threads.
     """
     text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_NUM_THREADS")
-    return 0 if text is None else _integer(text, "COLLECTIVES_NUM_THREADS", 1, MAX_THREADS)
+    return 0 if text is None else _settings.integer(text, "COLLECTIVES_NUM_THREADS", 1, MAX_THREADS)
 
 
 def read_recorder_dir(environ: Mapping[str, str] | None = None) -> str:
@@ -295,100 +296,25 @@ def read_signals(environ: Mapping[str, str] | None = None) -> bool:
         ValueError: the variable is neither 0 nor 1.
     """
     text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_SIGNALS")
-    return text is None or _integer(text, "COLLECTIVES_SIGNALS", 0, 1) == 1
+    return text is None or _settings.flag(text, "COLLECTIVES_SIGNALS")
+
+
+def read_compare_shapes(given: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether all_reduce, reduce and broadcast compare shapes: what the caller says, else the variable.
+
+    Args:
+        given: the argument of the caller; ``None``: the caller does not say.
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError, TypeError: the variable is neither 0 nor 1, or the argument is no bool.
+    """
+    name = "COLLECTIVES_COMPARE_SHAPES"
+    value = _lookup(os.environ if environ is None else environ, name) if given is None else given
+    return value is None or _settings.flag(value, name if given is None else "compare_shapes=")
 
 
 def _lookup(variables: Mapping[str, str], name: str) -> str | None:
     """The value of a variable of the table, ``None`` when it is not set or empty."""
     assert name in VARIABLES, f"{name} is not in the table of csrc/core/environment.h"
     return variables.get(name) or None
-
-
-def _integer(value: object, source: str, low: int, high: int) -> int:
-    accepted = f"an integer from {low} to {high} is accepted"
-    try:
-        # operator.index takes NumPy integers too and no floats; a bool is surely a mistake.
-        number = int(value, 10) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
-        if isinstance(value, bool):
-            raise TypeError
-    except TypeError:
-        raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}") from None
-    except ValueError:
-        raise ValueError(f"{source} is {value!r}; {accepted}") from None
-    if not low <= number <= high:
-        raise ValueError(f"{source} is {value!r}; {accepted}")
-    return number
-
-
-def _replicas(value: object, high: int) -> int:
-    if isinstance(value, str):  # _integer takes the text of variables, and this is none
-        raise TypeError(f"replicas= is {value!r} of type str; an integer from 1 to {high} is accepted")
-    return _integer(value, "replicas=", 1, high)
-
-
-def _seconds(value: object, source: str) -> float:
-    accepted = "a positive number of seconds is accepted"
-    if isinstance(value, bool):
-        raise TypeError(f"{source} is {value!r}; {accepted}")
-    try:
-        seconds = float(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}") from None
-    except ValueError:
-        raise ValueError(f"{source} is {value!r}; {accepted}") from None
-    if not math.isfinite(seconds) or seconds <= 0:
-        raise ValueError(f"{source} is {value!r}; {accepted}")
-    return seconds
-
-
-def _token(value: object, source: str) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    # The value itself is a secret, even when it has the wrong type.
-    raise TypeError(f"{source} is of type {type(value).__name__}; a str or bytes is accepted")
-
-
-def _tls(cert: object, key: object, authority: object) -> tuple[str, str, str] | None:
-    if cert is None and key is None and authority is None:
-        return None
-    if cert is None or authority is None:
-        missing = "COLLECTIVES_TLS_CERT" if cert is None else "COLLECTIVES_TLS_CA"
-        raise ValueError(
-            f"{missing} is not set and another COLLECTIVES_TLS_* is; for TLS each rank needs its certificate "
-            "(COLLECTIVES_TLS_CERT), its key (COLLECTIVES_TLS_KEY, unless in the same file) and the certificate of the "
-            "authority that signed those of all ranks (COLLECTIVES_TLS_CA)"
-        )
-    return str(cert), str(key or cert), str(authority)
-
-
-def _transport(value: object, source: str) -> str:
-    names = ", ".join(TRANSPORTS)
-    if value is None:
-        return "auto"
-    if value == "local":
-        raise ValueError(
-            f"{source} is 'local', which is for threads of one process: call collectives.local_group(n) for it. "
-            f"Between processes {names} are accepted"
-        )
-    if not isinstance(value, str) or value not in TRANSPORTS:
-        raise ValueError(f"{source} is {value!r}; accepted are {names}")
-    return value
-
-
-def _address(value: object, source: str) -> tuple[str, int]:
-    accepted = "host:port is accepted, for example 10.0.0.1:29400, [fd00::1]:29400 or node1:29400"
-    if not isinstance(value, str):
-        raise TypeError(f"{source} is {value!r} of type {type(value).__name__}; {accepted}")
-    host, colon, port = value.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if bracketed:
-        host = host[1:-1]
-    if len(host) > _LONGEST_NAME:
-        raise ValueError(f"{source} names a host by {len(host)} characters; at most {_LONGEST_NAME} are accepted")
-    if not colon or not host or (":" in host) != bracketed or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"{source} is {value!r}; {accepted}")
-    if not 1 <= int(port) <= 65535:
-        raise ValueError(f"{source} is {value!r}, whose port is not from 1 to 65535; {accepted}")
-    return host, int(port)

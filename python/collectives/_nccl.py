@@ -121,6 +121,7 @@ def run(
     timeout: float | None = None,
     name: str | None = None,
     factor: float | None = None,
+    shapes: Sequence[tuple[int, ...]] = (),
 ) -> _core.NcclWork:
     """Puts a collective, or a message, on device memory into a stream, by NCCL. `wanted` has said that it can be.
 
@@ -145,6 +146,7 @@ def run(
         timeout: seconds until the call must be done on the device; that of the communicator by default.
         name: for errors.
         factor: of "premul_sum".
+        shapes: of the tensors, about which ranks have to agree.
 
     Returns:
         the work: ``wait(timeout)`` waits until the device has done it and raises its error, ``done()`` asks. A later
@@ -183,6 +185,7 @@ def run(
         stream,
         side.timeout if timeout is None else timeout,
         name or "",
+        shapes,
     )
     return side.rank.run(call)
 

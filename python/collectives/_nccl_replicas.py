@@ -197,6 +197,7 @@ def call(
         first.stream if stream is None else stream,
         TIMEOUT,
         "",
+        (),
     )
 
 

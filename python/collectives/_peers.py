@@ -42,6 +42,7 @@ class Call:
         factor: what ``premul_sum`` multiplies the values of this rank by.
         inputs, outputs: pointers and bytes; the same list when in place.
         stream: of the caller.
+        shapes: of the inputs, where ranks have to agree about them.
     """
 
     collective: str
@@ -54,6 +55,7 @@ class Call:
     inputs: Memory
     outputs: Memory
     stream: int
+    shapes: Sequence[tuple[int, ...]] = ()
 
 
 def find(comm: Communicator, device: int) -> _core._DevicePeers | None:
@@ -138,7 +140,8 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
     heads = comm.all_gather(head, counts=head.size, timeout=timeout, name=label)
     try:
         rests = peers.check(heads.tobytes())
-    except MismatchError:
+    except MismatchError as error:  # on every rank: all have seen the same heads
+        error.args = (f"{error}{_shape_difference(comm, call)}",)
         comm.close()
         raise
     if not rests:
@@ -171,6 +174,16 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
     return True
 
 
+def _shape_difference(comm: Communicator, call: Call) -> str:
+    """Which tensor has another shape on another rank than on rank 0, empty where none has. A collective call."""
+    first, *others = comm.all_gather_object([tuple(shape) for shape in call.shapes])
+    for rank, shapes in enumerate(others, 1):
+        for i, (ours, theirs) in enumerate(zip(first, shapes, strict=False)):
+            if ours != theirs:
+                return f"; tensor {i}: rank 0 has shape {ours}, rank {rank} has shape {theirs}"
+    return ""
+
+
 def whole(
     comm: Communicator,
     peers: _core._DevicePeers,
@@ -195,7 +208,10 @@ def whole(
     dtype = dtype_of(inputs[0])
     given, got = ([(a.pointer, a.nbytes) for a in some] for some in (inputs, outputs))
     with _staging.OneStream(peers.device, arrays) as one:
-        call = Call(collective, op, dtype, root, count, [], 1.0 if factor is None else factor, given, got, one.stream)
+        call = Call(
+            collective, op, dtype, root, count, [], 1.0 if factor is None else factor, given, got, one.stream,
+            [a.shape for a in inputs] if _core._describe(comm)["compare_shapes"] else [],
+        )  # fmt: skip
         done = run(comm, peers, call, timeout, name)
     return one if done else None
 

@@ -10,7 +10,13 @@ import weakref
 from typing import Any, overload
 
 from . import _address_space, _bootstrap, _core, _leaving, _recorder
-from ._environment import Environment, read_environment, read_symmetric_heap, warn_of_unknown_variables
+from ._environment import (
+    Environment,
+    read_compare_shapes,
+    read_environment,
+    read_symmetric_heap,
+    warn_of_unknown_variables,
+)
 from ._sockets import out_of_files
 from ._system import eventfd
 from .communicator import Communicator
@@ -24,9 +30,14 @@ _lock = threading.Lock()
 _world: list[weakref.ref[Communicator]] = []  # what init() has made
 
 
-def _options(timeout: float | None) -> dict[str, float | int]:
+def _options(timeout: float | None, compare_shapes: bool | None = None) -> dict[str, float | int]:
     seconds = DEFAULT_TIMEOUT if timeout is None else timeout
-    return {"timeout": seconds, "warn": min(WARN_AFTER, seconds / 2), "heap_bytes": read_symmetric_heap()}
+    return {
+        "timeout": seconds,
+        "warn": min(WARN_AFTER, seconds / 2),
+        "heap_bytes": read_symmetric_heap(),
+        "compare_shapes": read_compare_shapes(compare_shapes),
+    }
 
 
 @overload
@@ -39,6 +50,7 @@ def init(
     transport: str | None = None,
     timeout: float | None = None,
     replicas: None = None,
+    compare_shapes: bool | None = None,
 ) -> Communicator: ...
 
 
@@ -52,6 +64,7 @@ def init(
     transport: str | None = None,
     timeout: float | None = None,
     replicas: int,
+    compare_shapes: bool | None = None,
 ) -> list[Communicator]: ...
 
 
@@ -64,6 +77,7 @@ def init(
     transport: str | None = None,
     timeout: float | None = None,
     replicas: int | None = None,
+    compare_shapes: bool | None = None,
 ) -> Communicator | list[Communicator]:
     """Joins the job of this process and returns its communicator, or one for each of its replicas.
 
@@ -86,6 +100,8 @@ def init(
         timeout: seconds that starting (default 60) and each collective (default 600) may take.
         replicas: how many ranks this process has, at least 1; may differ between processes. In ``bytes_by_transport``
             what passes between them is "shm", "local" when the job has one process, or "tcp" when that was asked for.
+        compare_shapes: whether all_reduce, reduce and broadcast raise MismatchError where ranks pass arrays of as many
+            elements and of different shapes, as (2, 3) and (3, 2); the same on every rank, and True by default.
 
     Returns:
         The communicator of this process; with ``replicas`` a list, by replica, that is by rank.
@@ -99,7 +115,13 @@ def init(
             processes, and nothing says which rank this one is (``init(size=1)`` where that is meant).
     """
     warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
-    others: dict[str, Any] = {"token": token, "transport": transport, "timeout": timeout, "replicas": replicas}
+    others: dict[str, Any] = {
+        "token": token,
+        "transport": transport,
+        "timeout": timeout,
+        "replicas": replicas,
+        "compare_shapes": compare_shapes,
+    }
     _leaving.begin()
     _recorder.prepare()
     with _lock, contextlib.ExitStack() as stack:
@@ -109,7 +131,7 @@ def init(
             environment = read_environment(rank=rank, size=size, rendezvous=rendezvous, **others)
         else:
             environment = stack.enter_context(_torchrun.meet(job, **others))
-        options = _options(environment.timeout)
+        options = _options(environment.timeout, environment.compare_shapes)
         count = environment.replicas or 1
         if environment.size == 1 and (count == 1 or environment.transport != "tcp"):
             handles = _local_handles(count, options)
@@ -134,7 +156,7 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     """
     _leaving.begin()
     _recorder.prepare()
-    options = _options(timeout)
+    options = _options(timeout, environment.compare_shapes)
     handles = _local_handles(1, options) if environment.size == 1 else _connect(environment, options)
     communicator = Communicator(handles[0], transport=environment.transport)
     _leaving.register(communicator)
@@ -209,12 +231,13 @@ def _out_of_files(environment: Environment, error: OSError) -> str:
     )
 
 
-def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
+def local_group(n: int, *, timeout: float | None = None, compare_shapes: bool | None = None) -> list[Communicator]:
     """Communicators for `n` threads of this process, by rank.
 
     Args:
         n: number of ranks, at least 1.
         timeout: seconds that each collective may take, 600 by default.
+        compare_shapes: see ``init``.
 
     Raises:
         ValueError: `n` is not positive.
@@ -222,7 +245,7 @@ def local_group(n: int, *, timeout: float | None = None) -> list[Communicator]:
     if n < 1:
         raise ValueError(f"n is {n}; a group has at least one rank")
     _recorder.prepare()
-    group = [Communicator(handle) for handle in _local_handles(n, _options(timeout))]
+    group = [Communicator(handle) for handle in _local_handles(n, _options(timeout, compare_shapes))]
     for communicator in group:
         _leaving.register(communicator)
     return group

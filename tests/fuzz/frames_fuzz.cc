@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -317,7 +318,8 @@ void try_engine(Input& in) {
   call.input = {
       {reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size() * sizeof(float))}};
   call.output = call.input;
-  call.details = std::make_shared<TensorDetails>(TensorDetails{{1, 100}, {"values"}});
+  call.shapes.add(std::array<std::int64_t, 1>{100});
+  call.details = std::make_shared<TensorDetails>(TensorDetails{{"values"}});
   const std::shared_ptr<Work> work = communicator.post(call, false);
   const StreamKey key{0, work->sequence};
   while (!in.empty()) {

@@ -14,10 +14,11 @@ from typing import Any
 
 from collectives import _rendezvous, _wire, errors
 from collectives._acceptor import Acceptor
-from collectives._environment import Environment, _address
+from collectives._environment import Environment
 from collectives._interfaces import check_pattern
 from collectives._meeting import ToldError, read_all
 from collectives._published import read_published
+from collectives._settings import address
 from collectives._wire import Deadline, WireError
 
 TOKEN = b"a token that the bytes do not know"
@@ -100,7 +101,7 @@ def texts(data: bytes) -> None:
     """What comes from variables and stores: ValueError or a value."""
     text = data.decode("utf-8", "surrogateescape")
     with contextlib.suppress(ValueError):
-        host, port = _address(text, "here")
+        host, port = address(text, "here")
         assert host and 0 < port < 65536
     with contextlib.suppress(ValueError):
         assert check_pattern(text) == text

@@ -47,7 +47,7 @@ class Start {
     details->names = names_;
     const int tensors = api().TF_NumInputs(context) - 2;
     for (int i = 0; i < tensors; ++i) {
-      add(context, i, tensors, *flight, call, details->shapes);
+      add(context, i, tensors, *flight, call);
     }
     call.details = std::move(details);
     call.algorithm = algorithm_number(call.problem(), algorithm_, flight->communicator->topology());
@@ -62,9 +62,8 @@ class Start {
   }
 
  private:
-  // Adds tensor i to the call, and its shape to `shapes`.
-  void add(TfContext* context, int i, int tensors, Flight& flight, Call& call,
-           std::vector<std::int64_t>& shapes) const {
+  // Adds tensor i to the call.
+  void add(TfContext* context, int i, int tensors, Flight& flight, Call& call) const {
     Tensor tensor = input(context, i);
     const DType dtype = dtype_of(tensor.get(), tensor_name(names_, i));
     if (i > 0 && dtype != call.dtype) {
@@ -74,15 +73,16 @@ class Start {
     }
     call.dtype = dtype;
     std::vector<std::int64_t> shape = shape_of(tensor.get());
-    shapes.push_back(static_cast<std::int64_t>(shape.size()));
-    const auto first = shapes.insert(shapes.end(), shape.begin(), shape.end());
     if (collective_ == Collective::kAllGather) {
-      if (!shape.empty()) {
-        *first = -1;  // the rows may differ between ranks, what follows may not
+      std::vector<std::int64_t> alike = shape;
+      if (!alike.empty()) {
+        alike[0] = -1;  // the rows may differ between ranks, what follows may not
       }
+      call.shapes.add(alike);
       add_gathered(context, tensors, std::move(tensor), std::move(shape), flight, call);
       return;
     }
+    call.shapes.add(shape);
     const Span given = span_of(tensor.get());
     tensor.reset();  // see forward_or_allocate
     Tensor result = forward_or_allocate(context, {i}, 1 + i, shape);
