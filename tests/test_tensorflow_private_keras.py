@@ -41,7 +41,8 @@ def test_LOSS_SCALE_MODULE_and_its_methods():
 
 def test_all_replicas_of_a_process_decide_together():
     """Keras would ask the first one only."""
-    strategy = MultiWorkerMirroredStrategy()
+    strategy = MultiWorkerMirroredStrategy(devices=["CPU:0", "CPU:1"])
+    assert strategy.num_replicas_in_sync == 2
     optimizer = LossScaleOptimizer(keras.optimizers.SGD())
     last = strategy.num_replicas_in_sync - 1
 

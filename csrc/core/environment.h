@@ -56,8 +56,7 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "How long ranks wait for each other", kLaunchReader},
     {"COLLECTIVES_COMPARE_SHAPES", "`0` or `1`", "`1`",
      "Whether all_reduce, reduce and broadcast raise `MismatchError` where ranks pass arrays of as many elements and "
-     "of "
-     "different shapes, the same on all ranks",
+     "of different shapes, the same on all ranks",
      kLaunchReader},
     {"COLLECTIVES_SYMMETRIC_HEAP", "bytes, with K, M, G or T behind the number if you like", "`64G`",
      "Address space, not memory, that each rank reserves for `comm.empty`, the same on all ranks; smaller by itself "
