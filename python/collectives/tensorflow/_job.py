@@ -28,7 +28,7 @@ from ._ops import Group
 from ._start import LateError, StartError, meet, name_of, no_answer
 from ._tf_config import TFConfig
 
-__all__ = ["join", "start_context", "start_timeout"]
+__all__ = ["join", "share", "start_context", "start_timeout"]
 
 _log = logging.getLogger("collectives")
 _KEY = "collectives/rendezvous"
@@ -131,6 +131,18 @@ def join(config: TFConfig, devices: int, timeout: float) -> Group | None:
         listed = ", ".join(f"{name_of(config, rank)} has {number}" for rank, number in enumerate(numbers))
         raise ValueError(f"all workers must have the same number of devices: {listed}")
     return _jobs[0][1]
+
+
+def share(config: TFConfig, group: Group, value: Any) -> Any:
+    """The value of rank 0, on all workers.
+
+    Raises:
+        tf.errors.OpError: the others did not come to this.
+    """
+    try:
+        return group.communicator.broadcast_object(value)
+    except errors.CollectivesError as error:
+        raise _translated(error, config) from error
 
 
 def _compare(group: Group, devices: int, end: float) -> list[int]:

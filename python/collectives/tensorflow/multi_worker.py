@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _job, _keras, _ops, _private
+from . import _callbacks, _job, _keras, _ops, _private
 from ._devices import find_devices, read_devices
 from ._replica_ops import CrossDeviceOps
 from ._tf_config import TFConfig, from_cluster, read_tf_config
@@ -30,8 +30,8 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
     As in TensorFlow, the GPUs of a worker are its replicas, and a worker without a GPU is one replica, on its CPU;
     ``devices=`` names others. Every worker has the same number of them.
 
-    Differs from TensorFlow's where that one would fail: Keras 3's ``fit``, ``evaluate`` and ``predict`` work, and no
-    wait is endless.
+    Differs from TensorFlow's where that one would fail: Keras 3's ``fit``, ``evaluate`` and ``predict`` work, callbacks
+    and ``model.save`` take one path on all workers, at which the chief writes, and no wait is endless.
 
     All processes must live as long as they train together: a worker that only drops its strategy leaves the others to
     their deadline. After an error of a collective this strategy cannot go on. While all processes live, each can make
@@ -107,6 +107,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         self._merge_indexed_slices = merge_indexed_slices
         self._named = devices
         self._group: _ops.Group | None = None
+        self.collectives_writer: _callbacks.Writer | None = None  # for `_callbacks`
         self._config = _config_of(resolver)
         super().__init__(strategy, cluster_resolver=resolver, communication_options=options)
 
@@ -148,6 +149,12 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
             _job.start_context(start, config, timeout)
         self._group = _job.join(config, len(self.worker_devices), max(1.0, end - time.monotonic()))
         self._take_ops()
+        if (group := self._group) is not None:
+            self.collectives_writer = _callbacks.Writer(
+                f"{config.task_type}-{config.task_index}",
+                chief=config.rank == 0,
+                share=lambda value: _job.share(config, group, value),
+            )
 
     def _take_ops(self) -> None:
         _replace_ops(self, self._group, self._choice, self._merge_indexed_slices)
@@ -159,6 +166,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         return find_devices(self._named, worker_device)
 
     def _get_variable_creator_initial_value(self, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
+        _callbacks.watch()
         group = self._group
         if group is not None:
             _keras.refuse_jit_compile(sys._getframe(1))
