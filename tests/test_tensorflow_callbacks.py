@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def fit(folder: str, killed_in: int | None = None) -> Any:
     """Trains with callbacks that all write below one folder; the losses by epoch, and the weights at the end."""
     import keras
 
+    tempfile.tempdir = None  # perhaps it was asked for before this process had its environment
     x, y = checks.data()
     model = make_model()
 
@@ -132,7 +134,9 @@ def test_training_goes_on_after_a_death(start, tmp_path, temporary, shared):
     survivor, _ = workers.outcomes(fit, str(tmp_path / "broken"), 2)
     assert isinstance(survivor.error, UnavailableError), survivor.text
     assert workers.leave()[0] == 0
-    for left in temporary.glob("collectives-*"):  # of the one that was killed
+    remains = list(temporary.glob("collectives-*"))  # of the one that was killed
+    assert len(remains) == 4  # callbacks
+    for left in remains:
         assert left.name.startswith("collectives-worker-1-")
         for file in left.iterdir():
             file.unlink()
