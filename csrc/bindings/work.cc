@@ -70,6 +70,10 @@ struct PyWork {
 
 // Works in flight whose handles were dropped. The interpreter's lock guards them.
 PyWork* g_dropped = nullptr;
+std::size_t g_dropped_count = 0;
+std::size_t g_looks_saved = 0;  // of release_dropped(), in a row
+// A few are looked through at every call; more only in every n-th, where there are n.
+constexpr std::size_t kFewDropped = 64;
 
 // The engine still reads and writes these arrays: a dropped handle must neither free them under it, nor wait for
 // others, who may wait for what this thread does next. Nothing is allocated here, since there may be no memory left.
@@ -77,6 +81,7 @@ struct Drop {
   void operator()(PyWork* work) const {
     if (work->work != nullptr && !work->work->finished() && !work->communicator->engine()->forked()) {
       work->next = std::exchange(g_dropped, work);
+      ++g_dropped_count;
     } else {
       delete work;
     }
@@ -97,6 +102,7 @@ std::vector<WorkHandle> take_dropped(const Chosen& chosen) {
       make_room(taken);
       PyWork* const work = *at;
       *at = std::exchange(work->next, nullptr);
+      --g_dropped_count;
       taken.emplace_back(work);
     } else {
       at = &(*at)->next;
@@ -169,7 +175,8 @@ void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& ou
 }  // namespace
 
 void release_dropped() {
-  if (g_dropped != nullptr) {
+  if (g_dropped != nullptr && (g_dropped_count <= kFewDropped || ++g_looks_saved >= g_dropped_count)) {
+    g_looks_saved = 0;
     // Freed when all are out of the list: that may run Python, which may come here again.
     take_dropped([](const PyWork& work) { return work.work->finished(); });
   }

@@ -11,6 +11,7 @@
 
 #include "core/buffer.h"
 #include "core/reducer.h"
+#include "core/row.h"
 #include "core/signature.h"
 
 namespace collectives {
@@ -55,9 +56,10 @@ struct ReceiveRequest {
   }
 };
 
-// One collective's end of a link. Owned by the work; registered with the link between open() and close().
-// Requests complete in the order in which they were posted.
-struct Stream {
+// The end of a link of one collective, or of one message. Owned by the work; registered with the link between open()
+// and close(). Requests complete in the order in which they were posted. Those of a message are posted before it is
+// opened, so that a link has to look at it only when it opens, and when something has come for it.
+struct Stream : RowPlace<Stream> {
   StreamKey key;
   Signature signature;     // ours
   bool peer_seen = false;  // the peer's signature has arrived
@@ -66,6 +68,31 @@ struct Stream {
   std::vector<ReceiveRequest*> receives;  // posted and not done, oldest first
   std::int64_t bytes_sent = 0;            // payload only; counted by links that serve several communicators
   void* link_state = nullptr;             // the link's own bookkeeping
+  // Who has very many streams hears from the link which of them have changed: a request is done, or the peer's
+  // signature has come.
+  Row<Stream>* changed = nullptr;
+  void* owner = nullptr;  // whose it is
+
+  void note_change() {
+    if (changed != nullptr && !changed->has(*this)) {
+      changed->put(*this);
+    }
+  }
+  void meet(const Signature& theirs) {
+    peer_seen = true;
+    peer_signature = theirs;
+    note_change();
+  }
+  void end_send() {
+    sends.front()->done = true;
+    sends.erase(sends.begin());
+    note_change();
+  }
+  void end_receive() {
+    receives.front()->done = true;
+    receives.erase(receives.begin());
+    note_change();
+  }
 
   // As new, but for the memory of the lists.
   void reset() {

@@ -143,9 +143,11 @@ inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again,
       return true;
     }
     engine_->recorder().waits(ready);
+    watch(ready);
     active_.push_back(place);
   } else {
     engine_->recorder().posted(ready, options_.id);
+    watch(ready);
     queued_.push_back(place);
   }
   last_.work = nullptr;
@@ -174,6 +176,7 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
     throw;
   }
   drive();
+  watch(*work);
   engine_->wake_waiters();
   if (async && !work->finished()) {
     engine_->wake_progress_thread();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,7 +35,7 @@ struct CommunicatorOptions {
   bool compare_shapes = true;  // of all_reduce, reduce and broadcast, not only lengths
 };
 
-class Communicator {
+class Communicator : public RowPlace<Communicator> {
  public:
   Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options);
   ~Communicator();
@@ -106,6 +107,7 @@ class Communicator {
   std::string algorithm_of(const Call& call);
 
   // For the engine, under its lock.
+  int idle_drives = 0;  // in a row that have found nothing in flight
   bool drive();
   bool busy() const { return !active_.empty() || !queued_.empty() || !messages_->active().empty(); }
   void look_after(Clock::time_point now);
@@ -115,6 +117,7 @@ class Communicator {
   void reported(int world_rank, const Report& report);
   void noted(int world_rank, const std::vector<std::uint64_t>& words);
   bool has_left(int member) const;
+  bool is_there(int member) const { return !has_left(member) && peer(member).state == Peer::State::kThere; }
   bool failed() const { return error_ != nullptr; }
 
   // For the explanation of a failure, under the lock of the engine. explain.cc
@@ -197,6 +200,8 @@ class Communicator {
   void hear(const Report& report);
   void hear_reports();
   void heed_reports(Clock::time_point now);
+  void watch(Work& work);
+  void check_times(Clock::time_point now);
   void check_time(Work& work, Clock::time_point now);
   void tell_failure(const Report& report, const Work* about);
   void end_all() noexcept;
@@ -255,7 +260,8 @@ class Communicator {
   std::vector<bool> left_;          // members that have said over links that they have left
   std::unique_ptr<Report> heard_;   // the first that another rank has sent
   Clock::time_point heard_at_;
-  std::optional<Clock::time_point> refused_since_;  // a read
+  std::optional<Clock::time_point> refused_since_;               // a read
+  double next_check_ = std::numeric_limits<double>::infinity();  // of the time that works take; seconds of the clock
   Shrinking shrinking_{*this};
   std::unique_ptr<Report> error_;
   std::unique_ptr<Explanation> explanation_;

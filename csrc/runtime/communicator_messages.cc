@@ -63,6 +63,7 @@ std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
     fail_by_exception();
     throw;
   }
+  watch(*work);
   engine_->wake_waiters();
   if (async && !work->finished()) {
     engine_->wake_progress_thread();
@@ -86,9 +87,8 @@ bool Communicator::withdraw(Work& work) {
 
 bool Communicator::drive_messages() {
   bool moved = messages_->progress();
-  const std::vector<std::shared_ptr<Work>> works = messages_->active();
-  for (const auto& work : works) {
-    moved = (!work->finished() && step_message(work)) || moved;
+  while (const std::shared_ptr<Work> work = messages_->next_changed()) {
+    moved = step_message(work) || moved;
   }
   return moved;
 }

@@ -28,6 +28,8 @@ constexpr auto kSleepAfter = milliseconds(1);
 // Bounds the cost of a wake-up that was lost because it raced with falling asleep.
 constexpr int kSleepMs = 5;
 constexpr auto kLookAfterEvery = milliseconds(2);
+// So often a communicator with nothing in flight is driven for nothing before it is only driven with all others.
+constexpr int kWarmDrives = 256;
 
 std::mutex g_engines_mutex;
 std::vector<Engine*>& engines() {
@@ -140,14 +142,43 @@ void Engine::attach(Communicator* communicator) {
   }
 }
 
-void Engine::detach(Communicator* communicator) { std::erase(communicators_, communicator); }
+void Engine::detach(Communicator* communicator) {
+  Row<Communicator>::leave(*communicator);
+  std::erase(communicators_, communicator);
+}
+
+void Engine::warm(Communicator& communicator) {
+  communicator.idle_drives = 0;
+  if (!warm_.has(communicator)) {
+    warm_.put(communicator);
+  }
+}
 
 bool Engine::drive() {
-  bool moved = false;
-  for (Communicator* communicator : communicators_) {
-    moved = communicator->drive() || moved;
+  bool any = false;
+  for (Communicator* communicator = warm_.front(); communicator != nullptr;) {
+    Communicator* const next = warm_.behind(*communicator);
+    const bool moved = communicator->drive();
+    any = any || moved;
+    if (moved || communicator->busy()) {
+      communicator->idle_drives = 0;
+    } else if (++communicator->idle_drives > kWarmDrives) {
+      Row<Communicator>::leave(*communicator);
+    }
+    communicator = next;
   }
-  return moved;
+  return any;
+}
+
+bool Engine::drive_all() {
+  bool any = false;
+  for (Communicator* communicator : communicators_) {
+    if (communicator->drive()) {
+      any = true;
+      warm(*communicator);
+    }
+  }
+  return any;
 }
 
 bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
@@ -231,7 +262,7 @@ std::vector<pollfd> Engine::wakers() const {
 // Modelled in tests/model/doorbell.pml.
 void Engine::sleep(int milliseconds) {
   change_sleepers(1);
-  if (!drive()) {
+  if (!drive_all()) {
     std::vector<pollfd> descriptors;
     try {
       descriptors = wakers();
@@ -243,7 +274,7 @@ void Engine::sleep(int milliseconds) {
     poll(descriptors.data(), descriptors.size(), milliseconds);
     lock_.lock();
     answer(heard);
-    drive();  // the ring may have been for the work of another thread
+    drive_all();  // the ring may have been for the work of another thread
   }
   change_sleepers(-1);
 }
@@ -281,6 +312,7 @@ void Engine::wake_waiters() {
 
 void Engine::look_after() {
   try {
+    drive_all();
     watch_peers();
     const Clock::time_point now = Clock::now();
     for (Communicator* communicator : communicators_) {
@@ -325,7 +357,13 @@ void Engine::progress_loop() {
 }
 
 bool Engine::busy() const {
-  return std::any_of(communicators_.begin(), communicators_.end(), [](const Communicator* c) { return c->busy(); });
+  for (Communicator* communicator = warm_.front(); communicator != nullptr;
+       communicator = warm_.behind(*communicator)) {
+    if (communicator->busy()) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool Engine::stopping() {

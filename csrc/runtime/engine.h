@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/lock.h"
+#include "core/row.h"
 #include "core/transport.h"
 #include "runtime/host_memory.h"
 #include "runtime/recorder.h"
@@ -78,7 +79,10 @@ class Engine {
   void attach(Communicator* communicator);
   void detach(Communicator* communicator);
 
-  // Drives all communicators until `finished` says so or the time is up; false when it is up. The lock must be held; it
+  // From now on the communicator has something in flight.
+  void warm(Communicator& communicator);
+
+  // Drives the communicators until `finished` says so or the time is up; false when it is up. The lock must be held; it
   // is released and taken again on the way.
   bool wait(const std::function<bool()>& finished, double timeout_s);
 
@@ -106,6 +110,7 @@ class Engine {
   static void after_fork_in_child();
 
   bool drive();
+  bool drive_all();
   void look_after();
   void lose(Peer& peer, Peer::State state, bool proven, const std::string& why);
   void heard(int rank, const Report& report);
@@ -128,6 +133,9 @@ class Engine {
   std::atomic<std::uint64_t> explained_{0};
   Lock lock_;
   std::vector<Communicator*> communicators_;
+  // Those that have something in flight, or had a moment ago. There may be very many others, to which at most messages
+  // come that nobody has asked for.
+  Row<Communicator> warm_;
   std::uint32_t next_number_ = 1;                                               // the world has 0
   std::uint32_t least_number_ = 1;                                              // that has not been claimed
   std::uint32_t own_numbers_ = 0;                                               // given out

@@ -1,11 +1,15 @@
 #include "runtime/messages.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace collectives {
+
 Messages::Messages(std::uint32_t communicator, int rank, std::vector<Link*> links)
-    : communicator_(communicator), rank_(rank), links_(std::move(links)), sent_(links_.size(), 0) {}
+    : communicator_(communicator),
+      rank_(rank),
+      links_(std::move(links)),
+      with_(links_.size(), 0),
+      sent_(links_.size(), 0) {}
 
 StreamKey Messages::next_key(const Message& message) {
   const bool upward = message.sending == (rank_ < message.peer);
@@ -15,11 +19,15 @@ StreamKey Messages::next_key(const Message& message) {
 }
 
 void Messages::start(const std::shared_ptr<Work>& work) {
-  active_.push_back(work);  // first: it is ended with all others if something fails here
+  work->listed = active_.insert(active_.end(), work);  // first: it is ended with all others if something fails here
+  ++with_[work->message.peer];
+  work->state.store(WorkState::kActive, std::memory_order_relaxed);
   Stream& stream = *work->streams.emplace_back(std::make_unique<Stream>());
   work->stream_peers.push_back(work->message.peer);
   stream.key = next_key(work->message);
   stream.signature = work->signature;
+  stream.changed = &changed_;
+  stream.owner = work.get();
   if (work->message.sending) {
     SendRequest& request = work->sends.emplace_back();
     request.source = SpanCursor(work->input);
@@ -35,7 +43,6 @@ void Messages::start(const std::shared_ptr<Work>& work) {
     request.token = request.remaining == 0;
     stream.receives.push_back(&request);
   }
-  work->state.store(WorkState::kActive, std::memory_order_relaxed);
   links_[work->message.peer]->open(stream);
 }
 
@@ -43,13 +50,20 @@ bool Messages::progress() {
   bool moved = false;
   for (std::size_t r = 0; r < links_.size(); ++r) {
     // A socket is read by the engine when nothing is expected of it here.
-    const auto concerns = [&](const auto& work) { return work->message.peer == static_cast<int>(r); };
-    if (links_[r] != nullptr &&
-        (links_[r]->descriptor() < 0 || std::any_of(active_.begin(), active_.end(), concerns))) {
+    if (links_[r] != nullptr && (links_[r]->descriptor() < 0 || with_[r] > 0)) {
       moved = links_[r]->progress() || moved;
     }
   }
   return moved;
+}
+
+std::shared_ptr<Work> Messages::next_changed() {
+  Stream* const stream = changed_.front();
+  if (stream == nullptr) {
+    return nullptr;
+  }
+  Row<Stream>::leave(*stream);
+  return *static_cast<Work*>(stream->owner)->listed;
 }
 
 Progress Messages::look(const Work& work) {
@@ -67,12 +81,14 @@ void Messages::end(Work& work) {
   }
   if (!work.streams.empty()) {
     links_[work.message.peer]->close(*work.streams[0]);
+    Row<Stream>::leave(*work.streams[0]);
   }
   work.streams.clear();
   work.stream_peers.clear();
   work.sends.clear();
   work.receives.clear();
-  std::erase_if(active_, [&](const auto& other) { return other.get() == &work; });
+  --with_[work.message.peer];
+  active_.erase(work.listed);
 }
 
 }  // namespace collectives

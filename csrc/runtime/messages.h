@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -29,12 +30,17 @@ class Messages {
   void start(const std::shared_ptr<Work>& work);
   // Moves what can be moved without blocking, and empties the fifos of what others have sent.
   bool progress();
+  // A work of which something has changed that may end it; nullptr: there is none any more.
+  std::shared_ptr<Work> next_changed();
   // How a work stands. kMismatch: work.streams[0] has the peer's signature.
   static Progress look(const Work& work);
   // Takes a work off its link; for works that are done and for works that failed.
   void end(Work& work);
 
-  const std::vector<std::shared_ptr<Work>>& active() const { return active_; }
+  // In the order in which they were started.
+  const std::list<std::shared_ptr<Work>>& active() const { return active_; }
+  // Whether any is to or from a member.
+  bool concern(int member) const { return with_[member] > 0; }
   // Payload bytes of messages to a member that are over.
   std::int64_t sent(int member) const { return sent_[member]; }
 
@@ -45,7 +51,9 @@ class Messages {
   int rank_;
   std::vector<Link*> links_;
   std::map<std::tuple<int, int, bool>, std::uint64_t> counts_;  // by peer, tag and direction
-  std::vector<std::shared_ptr<Work>> active_;
+  std::list<std::shared_ptr<Work>> active_;
+  std::vector<std::size_t> with_;  // how many of these are to or from a member
+  Row<Stream> changed_;
   std::vector<std::int64_t> sent_;
 };
 

@@ -14,6 +14,8 @@ namespace {
 
 constexpr auto kRefusalPatience = std::chrono::milliseconds(200);
 
+double seconds_of(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
 }  // namespace
 
 std::vector<std::shared_ptr<Work>> Communicator::pending() const {
@@ -39,7 +41,14 @@ void Communicator::look_after(Clock::time_point now) {
   heed_reports(now);
   fail_when_refused(now);
   shrinking_.heed();
-  const std::vector<std::shared_ptr<Work>> works = pending();
+  // Not all that is pending, which may be very much: nothing else is looked at before its time.
+  std::vector<std::shared_ptr<Work>> works = active_;
+  for (int r = 0; r < size(); ++r) {
+    if (messages_->concern(r) && !is_there(r)) {
+      std::ranges::copy_if(messages_->active(), std::back_inserter(works),
+                           [r](const auto& work) { return work->message.peer == r; });
+    }
+  }
   for (const auto& work : works) {
     if (error_ != nullptr || work->state.load(std::memory_order_relaxed) != WorkState::kActive) {
       continue;
@@ -50,12 +59,31 @@ void Communicator::look_after(Clock::time_point now) {
       fail_without_ranks_that_left(work);
     }
   }
+  if (error_ == nullptr && seconds_of(now) >= next_check_) {
+    check_times(now);
+  }
+  std::erase_if(active_, [](const auto& work) { return work->finished(); });
+}
+
+// From here on the work, unless it is finished, takes time.
+void Communicator::watch(Work& work) {
+  if (!work.finished()) {
+    engine_->warm(*this);
+    work.posted = Clock::now();
+    next_check_ = std::min(next_check_, seconds_of(*work.posted) + std::min(options_.warn_s, work.timeout_s));
+  }
+}
+
+void Communicator::check_times(Clock::time_point now) {
+  const std::vector<std::shared_ptr<Work>> works = pending();
+  next_check_ = std::numeric_limits<double>::infinity();
   for (const auto& work : works) {
     if (error_ == nullptr && !work->finished()) {
       check_time(*work, now);
+      const double patience = work->warned ? work->timeout_s : std::min(options_.warn_s, work->timeout_s);
+      next_check_ = std::min(next_check_, seconds_of(work->posted.value_or(now)) + patience);
     }
   }
-  std::erase_if(active_, [](const auto& work) { return work->finished(); });
 }
 
 // Fails when a rank that lives, and of which nobody has heard that it gave up, cannot be read. A process that dies
@@ -88,7 +116,7 @@ void Communicator::fail_when_refused(Clock::time_point now) {
 // Fails when the work waits for a rank that has left.
 void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& work) {
   for (const int r : missing(*work)) {
-    if (!has_left(r) && peer(r).state == Peer::State::kThere) {
+    if (is_there(r)) {
       continue;
     }
     // What it did before it left may be enough to go on.
@@ -117,10 +145,7 @@ void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& wor
 
 // Warns, and later fails, when a work takes too long.
 void Communicator::check_time(Work& work, Clock::time_point now) {
-  if (!work.posted) {
-    work.posted = now;
-  }
-  const double age = seconds_since(*work.posted, now);
+  const double age = seconds_since(work.posted.value_or(now), now);
   const bool late = age >= work.timeout_s;
   if (!late && (work.warned || age < options_.warn_s)) {
     return;

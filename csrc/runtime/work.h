@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -140,7 +141,8 @@ struct Work {
   std::vector<std::unique_ptr<Stream>>
       streams;                    // to plan->peers, in their order, and perhaps to others; or none (Swap)
   std::vector<int> stream_peers;  // the rank at the other end of each
-  std::deque<Span> flat;          // what cursors over contiguous memory point to
+  std::list<std::shared_ptr<Work>>::iterator listed;  // a message in flight: where in Messages::active()
+  std::deque<Span> flat;                              // what cursors over contiguous memory point to
   std::deque<SendRequest> sends;
   std::deque<ReceiveRequest> receives;
 

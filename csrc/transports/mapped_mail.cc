@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/grow.h"
+#include "core/row.h"
 #include "transports/consume.h"
 
 namespace collectives {
@@ -21,7 +21,7 @@ struct KeyHash {
   }
 };
 
-struct MailStream {
+struct MailStream : RowPlace<MailStream> {
   Stream* stream = nullptr;  // nullptr until this rank opens it
   Signature signature;       // the peer's
   bool heard = false;        // a cell of the peer has come
@@ -43,7 +43,6 @@ class MappedMail final : public Link {
   std::string_view transport() const override { return transport_; }
 
   void open(Stream& stream) override {
-    make_room(open_);
     MailStream& s = streams_[stream.key];
     latest_[window_of(stream.key)] = stream.key.sequence;
     s.stream = &stream;
@@ -51,26 +50,27 @@ class MappedMail final : public Link {
     if (s.heard) {
       --unexpected_;
       note_taken();
-      stream.peer_seen = true;
-      stream.peer_signature = s.signature;
+      stream.meet(s.signature);
+      deliver(s);
     }
-    open_.push_back(&s);
+    if (!stream.sends.empty() || wants_more(s)) {
+      ready_.put(s);
+    } else if (!s.heard && !stream.receives.empty()) {
+      unheard_.put(s);
+    }
   }
 
   void close(Stream& stream) override {
     if (stream.link_state == nullptr) {
       return;
     }
-    std::erase(open_, static_cast<MailStream*>(stream.link_state));
+    Row<MailStream>::leave(*static_cast<MailStream*>(stream.link_state));
     stream.link_state = nullptr;
     streams_.erase(stream.key);
   }
 
   bool progress() override {
-    bool moved = receive();
-    for (std::size_t i = 0; i < open_.size(); ++i) {
-      moved = deliver(*open_[i]) || moved;
-    }
+    const bool moved = receive();
     return send() || moved;
   }
 
@@ -100,35 +100,53 @@ class MappedMail final : public Link {
     domain_.wake(peer_);
   }
 
+  // The stream that is to say something next; nullptr: none may.
+  MailStream* next() const {
+    if (!ready_.empty()) {
+      return ready_.front();
+    }
+    if (!held_.empty() && may_begin()) {
+      return held_.front();
+    }
+    return peer_is_held_back() ? unheard_.front() : nullptr;
+  }
+
   bool send() {
     bool moved = false;
-    for (std::size_t i = 0; i < open_.size(); ++i) {
-      MailStream& s = *open_[i];
-      if (!s.welcomed && wants_more(s)) {
-        if (full()) {
-          return moved;
-        }
-        s.welcomed = true;
-        put(s.stream->key, s.stream->signature, MailKind::kWelcome, 0);
-        moved = true;
-      }
-      while (!s.stream->sends.empty()) {
-        SendRequest& request = *s.stream->sends.front();
-        if (!may_begin(s)) {
-          break;
-        }
-        const std::int64_t room = s.welcome ? kFifoCellBytes : kEagerBytes - s.sent;
-        if (room <= 0 && !request.token) {
-          break;  // until the peer waits for it
-        }
-        if (full()) {
-          return moved;
-        }
-        send_cell(s, request, room);
-        moved = true;
-      }
+    for (MailStream* s = next(); s != nullptr && say(*s, &moved);) {
+      s = next();
     }
     return moved;
+  }
+
+  // Says what the stream has to say until something comes for it, or until it may begin. False when the fifo is full.
+  bool say(MailStream& s, bool* moved) {
+    if (!s.stream->receives.empty() && !s.welcomed) {
+      if (full()) {
+        return false;
+      }
+      s.welcomed = true;
+      put(s.stream->key, s.stream->signature, MailKind::kWelcome, 0);
+      *moved = true;
+    }
+    while (!s.stream->sends.empty()) {
+      SendRequest& request = *s.stream->sends.front();
+      if (!s.begun && !s.welcome && (!may_begin() || !(held_.empty() || held_.has(s)))) {
+        held_.put(s);  // streams begin in the order in which they were opened
+        return true;
+      }
+      const std::int64_t room = s.welcome ? kFifoCellBytes : kEagerBytes - s.sent;
+      if (room <= 0 && !request.token) {
+        break;  // until the peer waits for it
+      }
+      if (full()) {
+        return false;
+      }
+      send_cell(s, request, room);
+      *moved = true;
+    }
+    Row<MailStream>::leave(s);
+    return true;
   }
 
   void send_cell(MailStream& s, SendRequest& request, std::int64_t room) {
@@ -147,20 +165,19 @@ class MappedMail final : public Link {
     bytes_sent += filled;
     put(s.stream->key, s.stream->signature, MailKind::kData, filled);
     if (request.remaining == 0) {
-      request.done = true;
-      s.stream->sends.erase(s.stream->sends.begin());
+      s.stream->end_send();
     }
   }
 
-  bool may_begin(const MailStream& s) {
-    return s.begun || s.welcome ||
-           begun_ - domain_.ack(me_, peer_, Channel::kMail).taken.load(std::memory_order_relaxed) < kMaxUnexpected;
+  // Without being asked.
+  bool may_begin() const {
+    return begun_ - domain_.ack(me_, peer_, Channel::kMail).taken.load(std::memory_order_relaxed) < kMaxUnexpected;
   }
+  bool peer_is_held_back() const { return unexpected_ >= kMaxUnexpected; }
 
   // More is expected than the peer gives without being asked.
-  bool wants_more(const MailStream& s) const {
-    return !s.stream->receives.empty() && (s.received + s.stream->receives.front()->remaining > kEagerBytes ||
-                                           (!s.heard && unexpected_ >= kMaxUnexpected));
+  static bool wants_more(const MailStream& s) {
+    return !s.stream->receives.empty() && s.received + s.stream->receives.front()->remaining > kEagerBytes;
   }
 
   void note_taken() {
@@ -196,7 +213,11 @@ class MappedMail final : public Link {
     if (cell.kind == MailKind::kWelcome) {
       // Perhaps before this rank sends, or when all has gone that was to go.
       if (streams_.contains(key) || !was_opened(key)) {
-        streams_[key].welcome = true;
+        MailStream& s = streams_[key];
+        s.welcome = true;
+        if (s.stream != nullptr && !s.stream->sends.empty()) {
+          ready_.put(s);
+        }
       }
       return;
     }
@@ -206,8 +227,10 @@ class MappedMail final : public Link {
       s.signature = cell.signature;
       if (s.stream != nullptr) {
         note_taken();
-        s.stream->peer_seen = true;
-        s.stream->peer_signature = s.signature;
+        s.stream->meet(s.signature);
+        if (unheard_.has(s)) {
+          Row<MailStream>::leave(s);
+        }
       } else {
         ++unexpected_;
       }
@@ -216,6 +239,7 @@ class MappedMail final : public Link {
     std::int64_t used = 0;
     if (bytes == 0) {
       ++s.tokens;
+      deliver(s);
     } else if (deliverable(s) && s.stash.empty()) {
       used = give(s, data, bytes);
     }
@@ -230,8 +254,7 @@ class MappedMail final : public Link {
       ReceiveRequest& request = *receives.front();
       used += consume(request, data + used, bytes - used);
       if (request.remaining == 0) {
-        request.done = true;
-        receives.erase(receives.begin());
+        s.stream->end_receive();
       }
     }
     s.received += used;
@@ -240,17 +263,15 @@ class MappedMail final : public Link {
 
   static bool deliverable(const MailStream& s) { return s.stream != nullptr && s.signature == s.stream->signature; }
 
-  // Gives what has come before to the requests that have been posted since.
-  static bool deliver(MailStream& s) {
-    if (!s.heard || !deliverable(s)) {
-      return false;
+  // Gives what has come before to the requests.
+  static void deliver(MailStream& s) {
+    if (!deliverable(s)) {
+      return;
     }
-    bool moved = false;
     if (!s.stash.empty()) {
       const auto left = static_cast<std::int64_t>(s.stash.size()) - s.stash_head;
       const std::int64_t used = give(s, s.stash.data() + s.stash_head, left);
       s.stash_head += used;
-      moved = used > 0;
       if (used == left) {
         s.stash = {};
         s.stash_head = 0;
@@ -258,12 +279,9 @@ class MappedMail final : public Link {
     }
     auto& receives = s.stream->receives;
     while (s.tokens > 0 && !receives.empty() && receives.front()->token) {
-      receives.front()->done = true;
-      receives.erase(receives.begin());
+      s.stream->end_receive();
       --s.tokens;
-      moved = true;
     }
-    return moved;
   }
 
   const Domain& domain_;
@@ -271,7 +289,11 @@ class MappedMail final : public Link {
   int peer_;
   std::string transport_;
   std::unordered_map<StreamKey, MailStream, KeyHash> streams_;
-  std::vector<MailStream*> open_;
+  // There may be very many. Those that are open stand where they are found when their time comes, and nowhere while
+  // they have nothing to say before something comes for them.
+  Row<MailStream> ready_;    // have something to say
+  Row<MailStream> held_;     // are to be sent, and may not begin before the peer has taken others
+  Row<MailStream> unheard_;  // are to be received, and have not begun: the peer may be held back
   std::unordered_map<StreamKey, std::uint64_t, KeyHash> latest_;  // the last opened of each window_of()
   std::uint64_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
   std::uint64_t taken_ = 0;       // those that it has begun and this rank has opened

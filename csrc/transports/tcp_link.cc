@@ -95,8 +95,10 @@ TcpLink::TcpLink(int fd, int peer_rank) : fd_(fd), peer_(peer_rank), in_(new Inp
 }
 
 TcpLink::~TcpLink() {
-  for (TcpStream* s : open_) {
-    s->stream->link_state = nullptr;
+  for (auto& [key, s] : streams_) {
+    if (s.stream != nullptr) {
+      s.stream->link_state = nullptr;
+    }
   }
   if (fd_ >= 0) {
     ::close(fd_);
@@ -119,7 +121,9 @@ TcpStream& TcpLink::add_stream(const StreamKey& key) {
 }
 
 void TcpLink::open(Stream& stream) {
-  make_room(open_);
+  if ((stream.key.communicator & kMessageBit) == 0) {
+    make_room(open_);
+  }
   opened_[window_of(stream.key)].mark(stream.key.sequence);
   const auto known = streams_.find(stream.key);
   TcpStream& s = known == streams_.end() ? add_stream(stream.key) : known->second;
@@ -127,14 +131,73 @@ void TcpLink::open(Stream& stream) {
     --unknown_;
     unknown_bytes_ -= s.received;
     note_taken();
-    stream.peer_seen = true;
-    stream.peer_signature = s.peer_signature;
+    stream.meet(s.peer_signature);
     s.mismatch = !(s.peer_signature == stream.signature);
   }
   s.stream = &stream;
   stream.link_state = &s;
-  open_.push_back(&s);
+  if (s.is_message()) {
+    enter(s);
+  } else {
+    open_.push_back(&s);
+  }
   idle_ = 0;
+}
+
+// A message has been opened: all that it asks for is known.
+void TcpLink::enter(TcpStream& s) {
+  ++messages_;
+  sending_ += s.stream->sends.empty() ? 0 : 1;
+  if (!s.mismatch && !s.stream->receives.empty()) {
+    complete_ready(s);
+    if (s.stashed() > 0) {
+      deliver_stash(s);
+    }
+    s.awaits_long = awaits_long(s);
+    long_awaiting_ += s.awaits_long ? 1 : 0;
+  }
+  review(s);
+}
+
+void TcpLink::leave(TcpStream& s) {
+  --messages_;
+  sending_ -= s.stream->sends.empty() ? 0 : 1;
+  long_awaiting_ -= s.awaits_long ? 1 : 0;
+  Sending::leave(s);
+  Receiving::leave(s);
+}
+
+// What may be done for a message that is open, after it was opened, or something has come for it or was sent.
+void TcpLink::review(TcpStream& s) {
+  const Stream& stream = *s.stream;
+  const bool begun = s.started || s.heard;
+  const auto sendable_now = [&] { return !begun || stream.sends.front()->token || sendable(s) > 0; };
+  if (stream.sends.empty() || !sendable_now()) {
+    Sending::leave(s);
+  } else if (!ready_.has(s) && (begun || !held_.has(s))) {
+    ready_.put(s);
+  }
+  if (s.awaits_long && stream.receives.empty()) {
+    s.awaits_long = false;
+    --long_awaiting_;
+  }
+  Receiving* row = !s.started && !stream.receives.empty() ? &quiet_ : nullptr;
+  if (wants_to_speak(s)) {
+    row = begun ? &due_ : &waiting_;
+  }
+  if (row == nullptr) {
+    Receiving::leave(s);
+  } else if (!row->has(s)) {
+    row->put(s);
+  }
+}
+
+// Lets the peer know of all receives of which it does not know.
+void TcpLink::announce_quiet() {
+  while (TcpStream* s = quiet_.front()) {
+    s->announce = true;
+    review(*s);
+  }
 }
 
 void TcpLink::close(Stream& stream) {
@@ -150,7 +213,11 @@ void TcpLink::close(Stream& stream) {
     current_ = nullptr;
   }
   ahead_ -= s->heard ? 0 : s->sent;
-  open_.erase(std::find(open_.begin(), open_.end(), s));
+  if (s->is_message()) {
+    leave(*s);
+  } else {
+    open_.erase(std::find(open_.begin(), open_.end(), s));
+  }
   Streams::node_type node = streams_.extract(stream.key);
   if (spare_streams_.size() < kSpareStreams) {
     node.mapped() = TcpStream();
@@ -206,6 +273,7 @@ bool TcpLink::progress_all() {
     for (TcpStream* s : open_) {
       s->announce = !s->stream->receives.empty();
     }
+    announce_quiet();
   }
   return moved;
 }

@@ -13,6 +13,10 @@
 // number of streams that a rank may begin before the peer opens them is bounded in the same way (wire::kStreamsAhead).
 // Where the bound may have been reached, receives are made known at once: their streams may always begin.
 //
+// Of collectives few streams are open at a time, and what they want is asked of each in every call of progress(). Of
+// messages there may be very many; each stands in the rows that say what may be done for it, and is looked at when
+// something has come for it, or has been sent.
+//
 // Bytes of a stream whose signature differs from the peer's are kept from the caller's memory.
 #pragma once
 
@@ -69,6 +73,11 @@ class TcpLink : public Link {
   void push_event(LinkEvent::Kind kind, const std::string& text);
   bool all_sent() const;
   void drain();
+  bool is_open() const { return !open_.empty() || messages_ > 0; }
+  void enter(TcpStream& s);
+  void leave(TcpStream& s);
+  void review(TcpStream& s);
+  void announce_quiet();
 
   // Payloads up to this size are copied behind their header: that is cheaper than another entry for the kernel, it lets
   // many small frames go out with one call, and the request is done at once.
@@ -77,7 +86,14 @@ class TcpLink : public Link {
   // tcp_link_send.cc
   bool has_output() const { return out_head_ < out_.size() || frame_left_ > 0; }
   bool fill();
+  void fill_credits();
   bool fill_turn(std::int64_t max_frame, bool* big);
+  bool fill_collectives(std::int64_t max_frame, bool* big);
+  bool fill_messages(std::int64_t max_frame, bool* big);
+  bool append_data(TcpStream& s, std::int64_t bytes);
+  void end_message_send(TcpStream& s);
+  TcpStream* next_message(std::size_t ready) const;
+  void give_credit(TcpStream& s);
   bool write_some();
   bool sends_left() const;
   bool may_answer() const;
@@ -86,6 +102,7 @@ class TcpLink : public Link {
   bool may_speak(const TcpStream& s) const;
   bool peer_is_held_back() const;
   bool credit_due(const TcpStream& s) const;
+  bool wants_to_speak(const TcpStream& s) const;
   std::int64_t sendable(const TcpStream& s) const;
   void append_frame(wire::FrameType type, TcpStream* s, std::int64_t length);
   void append_bytes(const void* data, std::size_t bytes);
@@ -103,6 +120,7 @@ class TcpLink : public Link {
   bool settle();
   static bool complete_ready(TcpStream& s);
   std::int64_t deliver(TcpStream& s, const std::byte* data, std::int64_t bytes);
+  static bool awaits_long(const TcpStream& s);
   bool deliver_stash(TcpStream& s);
   void reduce_bytes(TcpStream& s, ReceiveRequest& r, const std::byte* data, std::int64_t bytes);
 
@@ -135,7 +153,17 @@ class TcpLink : public Link {
   using Streams = std::unordered_map<StreamKey, TcpStream, StreamKeyHash>;
   Streams streams_;
   std::vector<Streams::node_type> spare_streams_;  // taking and giving back memory would cost a tenth of a small call
-  std::vector<TcpStream*> open_;
+  std::vector<TcpStream*> open_;                   // of collectives
+  using Sending = Row<TcpStream, TcpSends>;
+  using Receiving = Row<TcpStream, TcpReceives>;
+  std::size_t messages_ = 0;       // open
+  std::size_t sending_ = 0;        // of these, with something to send
+  std::size_t long_awaiting_ = 0;  // of these, long ones to be received
+  Sending ready_;                  // may have something that can be sent
+  Sending held_;                   // may not begin before the peer has taken others
+  Receiving quiet_;                // the peer need not know of them yet
+  Receiving waiting_;              // it should, and perhaps they may not begin before it has taken others
+  Receiving due_;                  // it is owed credit
   std::unordered_map<StreamKey, OpenedWindow, StreamKeyHash> opened_;  // by window_of()
   std::vector<std::uint32_t> forgotten_;                               // communicators, sorted
   std::size_t unknown_ = 0;
@@ -155,6 +183,7 @@ class TcpLink : public Link {
   bool blocked_ = false;        // the socket did not take everything
   std::int64_t swap_left_ = 0;  // of a swap that has begun: bytes of its message to be sent behind out_
   std::size_t turn_ = 0;
+  bool messages_first_ = false;      // in the next turn
   std::deque<std::string> reports_;  // to be sent
 
   // Input: in_ holds in_bytes_, none or the beginning of a header, whenever the link waits for more; after a

@@ -45,8 +45,7 @@ bool TcpLink::complete_ready(TcpStream& s) {
     } else if (r.remaining > 0) {
       break;
     }
-    r.done = true;
-    receives.erase(receives.begin());
+    s.stream->end_receive();
     any = true;
   }
   return any;
@@ -114,6 +113,10 @@ void TcpLink::reduce_bytes(TcpStream& s, ReceiveRequest& r, const std::byte* dat
   s.partial_bytes = left;
 }
 
+bool TcpLink::awaits_long(const TcpStream& s) {
+  return !s.stream->receives.empty() && s.stream->receives.front()->remaining >= kLongBytes;
+}
+
 bool TcpLink::deliver_stash(TcpStream& s) {
   const auto taken =
       static_cast<std::size_t>(deliver(s, s.stash.data() + s.stash_head, static_cast<std::int64_t>(s.stashed())));
@@ -125,15 +128,15 @@ bool TcpLink::deliver_stash(TcpStream& s) {
   return taken > 0;
 }
 
-// Serves requests that wait for nothing: sends of no bytes, receives posted after their bytes or tokens had arrived.
+// Serves requests of collectives that wait for nothing: sends of no bytes, receives posted after their bytes or tokens
+// had arrived.
 bool TcpLink::settle() {
   bool moved = false;
-  long_awaited_ = false;
+  long_awaited_ = long_awaiting_ > 0;
   for (TcpStream* s : open_) {
     auto& sends = s->stream->sends;
     while (!sends.empty() && !sends.front()->token && sends.front()->remaining == 0) {
-      sends.front()->done = true;
-      sends.erase(sends.begin());
+      s->stream->end_send();
       moved = true;
     }
     if (!s->mismatch && !s->stream->receives.empty()) {
@@ -141,7 +144,7 @@ bool TcpLink::settle() {
       if (s->stashed() > 0) {
         moved |= deliver_stash(*s);
       }
-      long_awaited_ |= !s->stream->receives.empty() && s->stream->receives.front()->remaining >= kLongBytes;
+      long_awaited_ |= awaits_long(*s);
     }
   }
   return moved;

@@ -79,6 +79,9 @@ void TcpLink::land(std::size_t bytes) {
   r.remaining -= static_cast<std::int64_t>(bytes);
   s.consumed += static_cast<std::int64_t>(bytes);
   complete_ready(s);
+  if (s.is_message()) {
+    review(s);
+  }
 }
 
 bool TcpLink::read_some() {
@@ -172,6 +175,9 @@ void TcpLink::on_payload(const std::byte* data, std::size_t bytes) {
     s.stash_head = 0;
   }
   s.stash.insert(s.stash.end(), data + taken, data + bytes);
+  if (s.stream != nullptr && s.is_message()) {
+    review(s);
+  }
 }
 
 void TcpLink::on_header(const wire::FrameHeader& h) {
@@ -245,8 +251,7 @@ void TcpLink::on_stream_frame(const wire::FrameHeader& h) {
     s.peer_signature = h.signature;
     if (s.stream != nullptr) {
       note_taken();
-      s.stream->peer_seen = true;
-      s.stream->peer_signature = h.signature;
+      s.stream->meet(h.signature);
       s.mismatch = !(h.signature == s.stream->signature);
     }
   }
@@ -274,6 +279,9 @@ void TcpLink::on_stream_frame(const wire::FrameHeader& h) {
       return fail("the peer has sent more than " + std::to_string(wire::kMaxUnknownBytes) +
                   " bytes of streams that are not open here" + numbers(h));
     }
+  }
+  if (s.stream != nullptr && s.is_message()) {
+    review(s);
   }
 }
 

@@ -35,8 +35,7 @@ bool TcpLink::may_speak(const TcpStream& s) const {
   if (s.started || s.heard) {
     return true;
   }
-  const bool message = (s.key.communicator & kMessageBit) != 0;
-  const std::uint32_t limit = !message                  ? wire::kMaxUnknownStreams
+  const std::uint32_t limit = !s.is_message()           ? wire::kMaxUnknownStreams
                               : s.stream->sends.empty() ? wire::kReceivesAhead
                                                         : wire::kStreamsAhead;
   return streams_started_ - peer_taken_ < limit;
@@ -48,15 +47,17 @@ bool TcpLink::peer_is_held_back() const {
 }
 
 bool TcpLink::credit_due(const TcpStream& s) const {
+  return may_speak(s) &&
+         (wants_to_speak(s) || (!s.started && !s.heard && !s.stream->receives.empty() && peer_is_held_back()));
+}
+
+// Because of its own bytes, and without a frame of data.
+bool TcpLink::wants_to_speak(const TcpStream& s) const {
   if (s.started) {
     // Without receives, which may be the end of the stream, credit is less urgent.
     return s.consumed - s.announced >= (s.stream->receives.empty() ? 2 * kCreditBytes : kCreditBytes);
   }
-  if (!may_speak(s)) {
-    return false;
-  }
-  if (s.announce || s.received > wire::eager_bytes(s.key.communicator) / 2 ||
-      (!s.heard && !s.stream->receives.empty() && peer_is_held_back())) {
+  if (s.announce || s.received > wire::eager_bytes(s.key.communicator) / 2) {
     return true;
   }
   std::int64_t expected = s.consumed;
@@ -120,7 +121,8 @@ bool TcpLink::fill() {
     append_frame(FrameType::kAbort, nullptr, static_cast<std::int64_t>(reports_.front().size()));
     append_bytes(reports_.front().data(), reports_.front().size());
   }
-  std::size_t senders = 0;
+  fill_credits();
+  std::size_t senders = sending_;
   for (TcpStream* s : open_) {
     const bool sends = !s->stream->sends.empty();
     senders += sends ? 1 : 0;
@@ -140,8 +142,33 @@ bool TcpLink::fill() {
   return !out_.empty();
 }
 
+// Of messages.
+void TcpLink::fill_credits() {
+  if (peer_is_held_back()) {
+    announce_quiet();
+  }
+  while (TcpStream* s = due_.front()) {
+    give_credit(*s);
+  }
+  for (TcpStream* s = waiting_.front(); s != nullptr && may_speak(*s); s = waiting_.front()) {
+    give_credit(*s);
+  }
+}
+
+void TcpLink::give_credit(TcpStream& s) {
+  append_frame(FrameType::kCredit, &s, 0);
+  review(s);
+}
+
 // One frame of every stream that can send, beginning where the last turn ended; stops at one too big to pack.
 bool TcpLink::fill_turn(std::int64_t max_frame, bool* big) {
+  messages_first_ = !messages_first_;
+  bool any = messages_first_ && fill_messages(max_frame, big);
+  any = (!*big && fill_collectives(max_frame, big)) || any;
+  return (!messages_first_ && !*big && fill_messages(max_frame, big)) || any;
+}
+
+bool TcpLink::fill_collectives(std::int64_t max_frame, bool* big) {
   bool any = false;
   const std::size_t count = open_.size();
   const std::size_t first = turn_;
@@ -160,23 +187,76 @@ bool TcpLink::fill_turn(std::int64_t max_frame, bool* big) {
       if (bytes <= 0) {
         continue;
       }
-      append_frame(FrameType::kData, &s, bytes);
       turn_ = index + 1;
-      frame_stream_ = &s;
-      frame_request_ = &r;
-      frame_left_ = bytes;
-      if (bytes > kPackBytes) {
+      if (append_data(s, bytes)) {
         *big = true;
         return true;
       }
-      finish_frame_from_copy();
     }
     any = true;
     turn_ = index + 1;
     if (r.token || r.remaining == 0) {
-      r.done = true;
-      sends.erase(sends.begin());
+      s.stream->end_send();
     }
+  }
+  return any;
+}
+
+// A frame of the first request. True when it is too big to pack.
+bool TcpLink::append_data(TcpStream& s, std::int64_t bytes) {
+  append_frame(FrameType::kData, &s, bytes);
+  frame_stream_ = &s;
+  frame_request_ = s.stream->sends.front();
+  frame_left_ = bytes;
+  if (bytes <= kPackBytes) {
+    finish_frame_from_copy();
+  }
+  return bytes > kPackBytes;
+}
+
+void TcpLink::end_message_send(TcpStream& s) {
+  s.stream->end_send();
+  sending_ -= s.stream->sends.empty() ? 1 : 0;
+}
+
+// The next message to be sent, after `ready` of those that are ready; nullptr: there is none.
+TcpStream* TcpLink::next_message(std::size_t ready) const {
+  if (ready > 0) {
+    return ready_.front();
+  }
+  TcpStream* const held = held_.front();
+  return held != nullptr && may_speak(*held) ? held : nullptr;
+}
+
+bool TcpLink::fill_messages(std::int64_t max_frame, bool* big) {
+  bool any = false;
+  for (std::size_t ready = ready_.size(); out_.size() < kOutBytes; ready -= ready > 0 ? 1 : 0) {
+    TcpStream* const s = next_message(ready);
+    if (s == nullptr) {
+      break;
+    }
+    if (!may_speak(*s) || (!s->started && !s->heard && !held_.empty() && !held_.has(*s))) {
+      held_.put(*s);  // messages begin in the order in which they were opened
+      continue;
+    }
+    SendRequest& r = *s->stream->sends.front();
+    ready_.put(*s);  // behind the others
+    if (r.token) {
+      append_frame(FrameType::kToken, s, 0);
+    } else {
+      const std::int64_t bytes = std::min(sendable(*s), max_frame);
+      if (bytes > 0 && append_data(*s, bytes)) {
+        review(*s);
+        *big = true;
+        return true;
+      }
+      any = any || bytes > 0;
+    }
+    if (r.token || r.remaining == 0) {
+      any = true;
+      end_message_send(*s);
+    }
+    review(*s);
   }
   return any;
 }
@@ -215,12 +295,14 @@ bool TcpLink::write_some() {
 }
 
 bool TcpLink::sends_left() const {
-  return std::any_of(open_.begin(), open_.end(), [](const TcpStream* s) { return !s->stream->sends.empty(); });
+  return sending_ > 0 ||
+         std::any_of(open_.begin(), open_.end(), [](const TcpStream* s) { return !s->stream->sends.empty(); });
 }
 
 // Whether write_some() may find anything to do after what has just arrived.
 bool TcpLink::may_answer() const {
-  return has_output() || streams_taken_ - taken_announced_ >= kTakenStep ||
+  return has_output() || streams_taken_ - taken_announced_ >= kTakenStep || !ready_.empty() || !due_.empty() ||
+         (!held_.empty() && may_speak(*held_.front())) || (!waiting_.empty() && may_speak(*waiting_.front())) ||
          std::any_of(open_.begin(), open_.end(),
                      [this](const TcpStream* s) { return !s->stream->sends.empty() || credit_due(*s); });
 }
@@ -277,9 +359,10 @@ bool TcpLink::write_once(bool* moved) {
     frame_left_ -= from_frame;
     count_sent(from_frame);
     if (r.remaining == 0) {
-      r.done = true;
-      auto& sends = frame_stream_->stream->sends;
-      sends.erase(sends.begin());
+      frame_stream_->is_message() ? end_message_send(*frame_stream_) : frame_stream_->stream->end_send();
+    }
+    if (frame_stream_->is_message()) {
+      review(*frame_stream_);
     }
   }
   blocked_ = static_cast<std::size_t>(n) < offered;

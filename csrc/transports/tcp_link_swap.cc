@@ -15,7 +15,7 @@ namespace collectives {
 // No stream, nothing to be sent, told or read on. That there is no event, and none can come with what take_swap()
 // accepts, is what the engine relies on when it hears no link after a swap.
 bool TcpLink::is_idle() const {
-  return !down_ && !bye_received_ && socket_error_ == 0 && open_.empty() && unknown_ == 0 && !has_output() &&
+  return !down_ && !bye_received_ && socket_error_ == 0 && !is_open() && unknown_ == 0 && !has_output() &&
          reports_.empty() && events_.empty() && payload_left_ == 0;
 }
 
@@ -110,8 +110,7 @@ void TcpLink::open_begun(Stream& stream, const Swap& swap) {
   r.remaining = swap_left_;
   stream.bytes_sent = swap.bytes - swap_left_;
   if (r.remaining == 0) {
-    r.done = true;
-    stream.sends.erase(stream.sends.begin());
+    stream.end_send();
   } else {
     frame_stream_ = &s;
     frame_request_ = &r;

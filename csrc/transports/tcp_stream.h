@@ -14,9 +14,15 @@ namespace collectives {
 // No element is larger.
 inline constexpr std::size_t kMaxElementBytes = 64;
 
-struct TcpStream {
+// The rows of a link in which a stream stands as one that sends, and as one that receives.
+struct TcpSends;
+struct TcpReceives;
+
+struct TcpStream : RowPlace<TcpStream, TcpSends>, RowPlace<TcpStream, TcpReceives> {
   StreamKey key;
   Stream* stream = nullptr;  // nullptr while the peer is ahead and this rank has not opened it
+
+  bool is_message() const { return (key.communicator & kMessageBit) != 0; }
 
   // Sending.
   bool started = false;   // a frame of ours is out, so the peer knows that we opened the stream
@@ -34,6 +40,7 @@ struct TcpStream {
   std::uint64_t tokens = 0;      // arrived and not yet matched
   std::vector<std::byte> stash;  // arrived and not yet delivered: from stash_head on
   std::size_t stash_head = 0;
+  bool awaits_long = false;  // a long message, which the link counts
   // The part of an element that has arrived, when the front request reduces.
   std::size_t partial_bytes = 0;
   alignas(64) std::array<std::byte, kMaxElementBytes> partial;

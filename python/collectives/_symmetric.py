@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,14 +39,16 @@ class Heap:
     """Hands out pieces of the heap. All ranks make the same calls, so all come to the same offsets.
 
     Python frees arrays at different times on different ranks. A piece is therefore used again only when all ranks have
-    freed theirs, which they find out together at the next allocation.
+    freed theirs. At the next allocation each tells the others, once, what it has freed; so an allocation costs no more
+    where many arrays live.
     """
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = weakref.ref(communicator)
         self._base, self._bytes = _core._heap(communicator)
-        self._live: list[tuple[int, int]] = []  # offset and bytes, in the order of allocation
-        self._freed: set[int] = set()  # offsets that this rank has freed
+        self._space = _Space()
+        self._freed: deque[int] = deque()  # offsets that this rank has freed, and not told
+        self._tellers: dict[int, int] = {}  # by offset, how many ranks have told so, where not all have
 
     def allocate(self, shape: int | Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """See ``Communicator.empty``."""
@@ -64,18 +68,24 @@ class Heap:
         # Where not all ranks share memory an ordinary array is as good.
         if self._bytes == 0 or nbytes == 0 or communicator.local_size != communicator.size:
             return np.empty(dimensions, dtype)
-        offset = self._find(nbytes)
+        offset = self._space.find(nbytes)
+        if offset + nbytes > self._bytes:
+            raise MemoryError(
+                f"the symmetric heap of {self._bytes} bytes has no room for {nbytes} more; raise "
+                "COLLECTIVES_SYMMETRIC_HEAP on all ranks"
+            )
         if _core._memory_is_counted():
             self._reserve(communicator, offset, nbytes)
         _core._use_heap(communicator, offset + nbytes)
-        self._live.append((offset, nbytes))
+        self._space.take(offset, nbytes)
         block = _Block(communicator, self._base + offset, math.prod(dimensions), dtype)
-        weakref.finalize(block, self._freed.add, offset)
+        weakref.finalize(block, self._freed.append, offset)
         return np.asarray(block).view(dtype).reshape(dimensions)
 
     def _agree(self, communicator: Communicator, nbytes: int) -> None:
-        """Makes sure that all ranks ask for the same, and drops the pieces that all have freed."""
-        sizes = np.array([nbytes, -nbytes], np.int64)
+        """Makes sure that all ranks ask for the same, and frees the pieces that all have freed."""
+        told = [self._freed.popleft() for _ in range(len(self._freed))]
+        sizes = np.array([nbytes, -nbytes, len(told)], np.int64)
         communicator.all_reduce(sizes, "max", name="empty")
         if sizes[0] != -sizes[1]:
             raise MismatchError(
@@ -84,11 +94,17 @@ class Heap:
                 rank=communicator.rank,
                 collective="empty",
             )
-        if self._live:
-            freed = np.array([offset in self._freed for offset, _ in self._live], np.bool_)
-            communicator.all_reduce(freed, "min", name="empty")
-            self._freed.difference_update(o for (o, _), gone in zip(self._live, freed, strict=True) if gone)
-            self._live = [piece for piece, gone in zip(self._live, freed, strict=True) if not gone]
+        if sizes[2]:
+            self._hear(communicator.all_gather(np.array(told, np.int64), name="empty").tolist(), communicator.size)
+
+    def _hear(self, offsets: Iterable[int], size: int) -> None:
+        """Frees what all have freed, after each has told what it has. The same on every rank."""
+        for offset in offsets:
+            tellers = self._tellers.pop(offset, 0) + 1
+            if tellers < size:
+                self._tellers[offset] = tellers
+            else:
+                self._space.free(offset)
 
     @staticmethod
     def _reserve(communicator: Communicator, offset: int, nbytes: int) -> None:
@@ -104,16 +120,43 @@ class Heap:
             who = f"rank {communicator.rank}" if failure is not None else "another rank"
             raise MemoryError(f"{who} has no memory for {nbytes} bytes of symmetric memory") from failure
 
-    def _find(self, nbytes: int) -> int:
-        """First fit: the lowest gap that is large enough."""
-        end = 0
-        for offset, size in sorted(self._live):
-            if offset - end >= nbytes:
-                break
-            end = -(-(offset + size) // _ALIGNMENT) * _ALIGNMENT
-        if end + nbytes > self._bytes:
-            raise MemoryError(
-                f"the symmetric heap of {self._bytes} bytes has no room for {nbytes} more; raise "
-                "COLLECTIVES_SYMMETRIC_HEAP on all ranks"
-            )
-        return end
+
+class _Space:
+    """Which pieces are taken; the lowest gap that is large enough is the next.
+
+    The pieces themselves are not ordered: only gaps between them are looked through.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[int, int] = {}  # offset and bytes, in whole pages
+        self._gaps: list[tuple[int, int]] = []  # from where to where, in order; no two touch
+        self._end = 0  # behind all pieces
+
+    def find(self, nbytes: int) -> int:
+        """Where a piece of so many bytes would lie."""
+        return next((begin for begin, end in self._gaps if end - begin >= nbytes), self._end)
+
+    def take(self, offset: int, nbytes: int) -> None:
+        """Takes a piece where ``find`` has said."""
+        pages = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._taken[offset] = pages
+        if offset == self._end:
+            self._end += pages
+            return
+        i = bisect.bisect_left(self._gaps, (offset, 0))
+        end = self._gaps[i][1]
+        self._gaps[i : i + 1] = [(offset + pages, end)] if offset + pages < end else []
+
+    def free(self, offset: int) -> None:
+        """Gives a piece back."""
+        end = offset + self._taken.pop(offset)
+        i = bisect.bisect_left(self._gaps, (offset, 0))
+        first, last = i, i
+        if i > 0 and self._gaps[i - 1][1] == offset:
+            first, offset = i - 1, self._gaps[i - 1][0]
+        if i < len(self._gaps) and self._gaps[i][0] == end:
+            last, end = i + 1, self._gaps[i][1]
+        if end == self._end:  # then the list ends here
+            self._end, self._gaps[first:] = offset, []
+        else:
+            self._gaps[first:last] = [(offset, end)]
