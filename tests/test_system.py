@@ -86,3 +86,70 @@ def test_an_exception_that_was_caught_long_ago_did_not_end_the_program(tmp_path)
     )
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["None", "ValueError('new')"]
+
+
+# A filter of system calls, as sandboxes have one: memfd_create is not permitted.
+REFUSING = """
+import ctypes, errno, platform, struct
+def refuse_memfd_create(number={"x86_64": 319, "aarch64": 279}[platform.machine()]):
+    code = b"".join(struct.pack("HBBI", *step) for step in [
+        (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | errno.EPERM), (0x06, 0, 0, 0x7FFF0000)])
+    steps = ctypes.create_string_buffer(code)
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(steps)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP
+"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "replicas", "hosts"),  # ranks that share memory have the same number there
+    [((0, 1, 2), 1, [0, 1, 2]), ((1,), 1, [0, 0, 1]), ((0, 1), 2, [0, 1, 2, 3, 4, 4])],
+)
+def test_memory_that_a_sandbox_refuses(tmp_path, refused: tuple[int, ...], replicas: int, hosts: list[int]) -> None:
+    program = tmp_path / "ranks.py"
+    program.write_text(
+        f"{REFUSING}\nimport os, numpy, threading, collectives\n"
+        f"if int(os.environ['COLLECTIVES_RANK']) in {refused}: refuse_memfd_create()\n"
+        f"comms = collectives.init(replicas={replicas})\n"
+        "def work(comm):\n"
+        "    x = numpy.full(9, comm.rank + 1.0)\n    comm.all_reduce(x)\n    comm.barrier()\n"
+        "    print(f'{comm.rank} {x[0]} {list(comm._host)}\\n', end='', flush=True)\n"
+        "threads = [threading.Thread(target=work, args=[comm]) for comm in comms]\n"
+        "for t in threads: t.start()\nfor t in threads: t.join()\nfor comm in comms: comm.close()\n"
+    )
+    done = launch("-n", "3", str(program))
+    assert done.returncode == 0, done.stderr
+    size = len(hosts)
+    lines = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
+    assert lines == [f"{rank} {size * (size + 1) / 2} {hosts}" for rank in range(size)]
+    said = sorted(line for line in done.stderr.splitlines() if "no shared memory" in line)
+    why = "memfd_create: Operation not permitted"
+    assert said == [
+        f"[{rank}] no shared memory, so rank {rank} uses TCP also within its host: {why}" for rank in refused
+    ]
+
+
+def test_shared_memory_that_was_asked_for_and_is_refused(tmp_path) -> None:
+    program = tmp_path / "ranks.py"
+    program.write_text(f"{REFUSING}\nimport collectives\nrefuse_memfd_create()\ncollectives.init()\n")
+    done = launch("-n", "2", "--transport", "shm", str(program))
+    assert done.returncode == 1
+    assert (
+        "PermissionError: [Errno 1] memfd_create (a sandbox may refuse it, and Linux has it since 3.17; set "
+        in done.stderr
+    )
+    assert "COLLECTIVES_TRANSPORT to auto or tcp): Operation not permitted" in done.stderr
+    assert "open files" not in done.stderr
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
+    return subprocess.run(
+        [sys.executable, "-m", "collectives", "run", *arguments],
+        env={**kept, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

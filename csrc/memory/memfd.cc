@@ -18,8 +18,11 @@ namespace {
 int create(std::size_t bytes) {
   const int descriptor = memfd_create("collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) {
+    const bool full = errno == EMFILE || errno == ENFILE;
     throw std::system_error(errno, std::generic_category(),
-                            "memfd_create (raise the limit of open files, or set COLLECTIVES_TRANSPORT=tcp)");
+                            full ? "memfd_create (raise the limit of open files, or set COLLECTIVES_TRANSPORT=tcp)"
+                                 : "memfd_create (a sandbox may refuse it, and Linux has it since 3.17; set "
+                                   "COLLECTIVES_TRANSPORT to auto or tcp)");
   }
   // Sealed against resizing: a peer that shrank the file would turn our accesses into SIGBUS.
   if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0 ||

@@ -102,7 +102,7 @@ class World:
                 os.close(connections.popitem()[1])
 
 
-def connect(environment: Environment, provide: Provide) -> World:
+def connect(environment: Environment, provide: Provide, *, shares: bool = True) -> World:
     """Connects this process with the other processes of its job.
 
     Args:
@@ -110,6 +110,7 @@ def connect(environment: Environment, provide: Provide) -> World:
         provide: makes the memory segment and the eventfd of one rank, given the size of the world and the bytes of
             address space that a segment may have (None: any); called once for each replica. The other processes of this
             host get copies; these belong to the caller.
+        shares: whether this process can have memory for others of its host; else it uses TCP only, as with "tcp".
 
     Returns:
         the connections, whose descriptors belong to the caller.
@@ -126,8 +127,8 @@ def connect(environment: Environment, provide: Provide) -> World:
     world: World | None = None
     try:
         with _rendezvous.join(environment, deadline) as meeting:
-            pairs, people = _hand_over(meeting, provide, handovers)
-            world = _world(meeting.rank, environment.transport, people, pairs)
+            pairs, people = _hand_over(meeting, provide, handovers, shares)
+            world = _world(meeting.rank, people, pairs)
             _take(world, handovers)
             used = _connect_mesh(meeting, world)
             told = meeting.exchange(used, "word that all connections are made", _are_texts)
@@ -145,13 +146,13 @@ def connect(environment: Environment, provide: Provide) -> World:
 
 
 def _hand_over(
-    meeting: Rendezvous, provide: Provide, handovers: dict[int, Handover]
+    meeting: Rendezvous, provide: Provide, handovers: dict[int, Handover], shares: bool
 ) -> tuple[list[tuple[int, int]], list[dict[str, Any]]]:
     """Rounds one and two. Fills `handovers`; returns the pairs of processes that share memory, and who is who."""
     environment = meeting.environment
     exchanger: Exchanger | None = None
     try:
-        if environment.transport != "tcp":
+        if shares and environment.transport != "tcp":
             exchanger = Exchanger(
                 meeting.loop, meeting.rank, meeting.size, meeting.job, environment.token, done=handovers
             )
@@ -177,10 +178,10 @@ def _hand_over(
         room = _address_space.room_for_segment(spaces)
         own = [provide(sum(counts), room) for _ in range(counts[meeting.rank])]
         if exchanger is not None:
-            names = {process: str(people[process]["name"]) for process in range(meeting.rank)}
+            names = {p: str(people[p]["name"]) for p in range(meeting.rank) if people[p]["name"]}
             exchanger.start(names, [segment for segment, _ in own], [doorbell for _, doorbell in own], counts)
             if not meeting.loop.run(exchanger.settled, meeting.deadline):
-                waiting = [p for p in range(meeting.rank) if p not in handovers and p not in exchanger.reasons]
+                waiting = [p for p in names if p not in handovers and p not in exchanger.reasons]
                 raise DeadlineError(
                     f"rank {meeting.rank} waited for {', '.join(map(meeting.show, waiting))} to hand over memory, for "
                     f"{meeting.deadline.seconds:g} s after the start. Look at what that rank does",
@@ -287,16 +288,17 @@ def _check_all_mapped(meeting: Rendezvous, pairs: Collection[tuple[int, int]], v
                 )
 
 
-def _world(process: int, transport: str, people: list[dict[str, Any]], pairs: Collection[tuple[int, int]]) -> World:
+def _world(process: int, people: list[dict[str, Any]], pairs: Collection[tuple[int, int]]) -> World:
     """Who is where, without connections."""
     host = partition(len(people), pairs)
     ranks = number_ranks(host, [person["replicas"] for person in people])
     size = sum(map(len, ranks))
-    places = list(range(size))  # with transport "tcp" no two ranks share memory, not even those of one process
-    if transport != "tcp":
-        for index, numbers in enumerate(ranks):
-            for rank in numbers:
-                places[rank] = host[index]
+    groups = [(0, 0)] * size  # of ranks that share memory; where a process has none to share, each is one of its own
+    for index, numbers in enumerate(ranks):
+        for rank in numbers:
+            groups[rank] = (host[index], -1 if people[index]["name"] else rank)
+    indices = {group: index for index, group in enumerate(dict.fromkeys(groups))}
+    places = [indices[group] for group in groups]
     processes = [
         Process(numbers, str(person["hostname"]), int(person["pid"]), stack_place=str(person["stack"]))
         for numbers, person in zip(ranks, people, strict=True)

@@ -4,6 +4,7 @@ them (conda's, older ones of uv); the kernel has them all the same."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 _PIDFD_OPEN = 434  # the same number on every architecture
@@ -33,6 +34,17 @@ def memfd_create(name: str) -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
     return _checked(libc.memfd_create(name.encode(), _MFD_CLOEXEC), "memfd_create")
+
+
+def memfd_refusal() -> str:
+    """Why there is no memory to hand to other processes, empty where there is: a filter of system calls (a sandbox, a
+    container) may refuse it, or vm.memfd_noexec, or the kernel may be older than 3.17."""
+    try:
+        os.close(memfd_create("collectives-probe"))
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+            return f"memfd_create: {error.strerror}"
+    return ""  # or the process is out of something, which is an error of its own
 
 
 def _checked(descriptor: int, what: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import resource
 import threading
@@ -18,11 +19,12 @@ from ._environment import (
     warn_of_unknown_variables,
 )
 from ._sockets import out_of_files
-from ._system import eventfd
+from ._system import eventfd, memfd_refusal
 from .communicator import Communicator
 from .errors import CollectivesError, ForkedError
 from .launch import _torchrun
 
+_log = logging.getLogger("collectives")
 DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
 WARN_AFTER = 60.0
 
@@ -188,17 +190,20 @@ def _refuse_second_world(same_place: bool) -> None:
 def _connect(environment: Environment, options: dict[str, float | int]) -> list[object]:
     segments: list[int] = []
     doorbells: list[int] = []
+    refusal = memfd_refusal() if environment.transport in ("auto", "nccl") else ""  # with "shm" that is an error
+    shares = environment.transport != "tcp" and not refusal
+    if refusal:
+        _log.warning("no shared memory, so rank %d uses TCP also within its host: %s", environment.rank, refusal)
 
     def provide(size: int, room: int | None) -> tuple[int, int]:
         _address_space.fit(options, size, room)
-        # With transport "tcp" nobody maps it.
-        segments.append(-1 if environment.transport == "tcp" else _core.create_segment(size, options))
+        segments.append(_core.create_segment(size, options) if shares else -1)
         doorbells.append(eventfd())
         return segments[-1], doorbells[-1]
 
     world: _bootstrap.World | None = None
     try:
-        world = _bootstrap.connect(environment, provide)
+        world = _bootstrap.connect(environment, provide, shares=shares)
         processes = [
             (p.ranks, p.host_name, p.pid, p.memory_fds, p.doorbell_fds, p.control_fds, p.pid_fds, p.stack_place)
             for p in world.processes

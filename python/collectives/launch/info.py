@@ -89,7 +89,8 @@ def _transports() -> dict[str, Any]:
     try:
         os.close(memfd_create("collectives-info"))
     except OSError as error:
-        shared = {"found": False, "why": f"memfd_create fails: {error}; it needs Linux 3.17"}
+        why = f"memfd_create fails: {error}; it needs Linux 3.17, and a sandbox may refuse it. Ranks use TCP"
+        shared = {"found": False, "why": why}
     try:
         os.close(pidfd_open(os.getpid()))
     except OSError as error:
