@@ -31,8 +31,8 @@ one `RuntimeWarning` that names all of them, each with the variable that it rese
 
 [security.md](security.md) has more about the token, TLS and the choice of interfaces.
 
-`collectives run` and `collectives.spawn` set the rank, the size, the rendezvous, the token and the descriptor for the
-processes they start. Under torchrun none of these five need be set: where `COLLECTIVES_RANK`, `COLLECTIVES_SIZE` and
+`collectives run` and `collectives.spawn` set the rank, the size, the rendezvous, the token and the descriptors for the
+processes they start. Under torchrun none of these need be set: where `COLLECTIVES_RANK`, `COLLECTIVES_SIZE` and
 `COLLECTIVES_RENDEZVOUS` are all unset, and `init` is not given them, torchrun's own variables and store supply them,
 and a token unless one is set. Both launchers also set `OMP_NUM_THREADS` to the cores of the host divided by the ranks,
 where it is not set and there are several ranks, and say so in a line on stderr.

@@ -64,6 +64,10 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      kLaunchReader},
     {"COLLECTIVES_RENDEZVOUS_FD", "number of a descriptor", "none",
      "Set by launchers for rank 0: an inherited socket that listens on the rendezvous already", kLaunchReader},
+    {"COLLECTIVES_LAUNCHER_FD", "number of a descriptor", "none",
+     "Set by launchers: an inherited file that says which ranks have ended, so that no other waits for them while the "
+     "job starts",
+     kLaunchReader},
     {"COLLECTIVES_NUM_THREADS", "1 to 1024", "as many as there are cores for it",
      "Threads of a reduction over replicas of one process (`collectives.cross_device_ops`), the caller among them; "
      "it does not change results",

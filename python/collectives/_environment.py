@@ -45,6 +45,7 @@ class Environment:
         transport: one of ``TRANSPORTS``.
         timeout: seconds, or ``None`` when neither the caller nor the environment gave one.
         rendezvous_fd: descriptor of a socket that listens on the rendezvous address, or -1.
+        launcher_fd: descriptor of a file that says which ranks have ended (`_ended`), or -1.
         replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
         interfaces: pattern of the interfaces that data may use, ``""`` for all.
         tls: files with the certificate, its key and the authority's certificates, or ``None`` for no TLS.
@@ -60,6 +61,7 @@ class Environment:
     transport: str = "auto"
     timeout: float | None = None
     rendezvous_fd: int = -1
+    launcher_fd: int = -1
     replicas: int | None = None
     interfaces: str = ""
     tls: tuple[str, str, str] | None = None
@@ -174,6 +176,7 @@ def read_environment(
     transport_value, transport_source = choose("transport", transport)
     timeout_value, timeout_source = choose("timeout", timeout)
     fd_value, fd_source = choose("rendezvous_fd", None)
+    ended_value, ended_source = choose("launcher_fd", None)
     interfaces_value, interfaces_source = choose("socket_ifname", None)
     tls = _settings.tls(*(choose(f"tls_{part}", None)[0] for part in ("cert", "key", "ca")))
 
@@ -213,6 +216,7 @@ def read_environment(
         transport=chosen_transport,
         timeout=chosen_timeout,
         rendezvous_fd=_settings.integer(fd_value, fd_source, 0, 1 << 30) if use_fd else -1,
+        launcher_fd=-1 if ended_value is None else _settings.integer(ended_value, ended_source, 0, 1 << 30),
         interfaces="" if interfaces_value is None else check_pattern(str(interfaces_value), interfaces_source),
         tls=tls,
         compare_shapes=read_compare_shapes(compare_shapes, variables),

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Container
 from types import TracebackType
 from typing import Any, TypedDict
 
 from . import _wire, errors
+from ._ended import EndedRanksReader
 from ._environment import Environment
-from ._loop import Loop
+from ._loop import Loop, Timer
 from ._wire import Deadline, Message, Task, WireError
+
+_MOMENT = 0.5  # seconds for a launcher to see that a rank has ended
+_LOOKS = (0.02, 0.25)  # seconds between looks for ranks that have ended: the first, and at most
 
 
 class Fault(TypedDict):
@@ -44,6 +49,8 @@ class Rendezvous:
         self.local_address = ""
         self.job = ""
         self.places: dict[int, tuple[str, int]] = {}
+        self._ended = EndedRanksReader(environment.launcher_fd, self.size, environment.token)
+        self._watch: Timer | None = None
 
     def exchange(
         self, value: Any, what: str = "values", accepted: Callable[[int, Any], bool] | None = None
@@ -72,6 +79,45 @@ class Rendezvous:
 
     def _round(self, value: Any, what: str) -> list[Any]:
         return [value]
+
+    def watch(self, here: Container[int], pause: float = _LOOKS[0]) -> None:
+        """Lets the loop raise when the launcher says that a rank has ended which did not come, until `unwatch`.
+
+        Args:
+            here: ranks that came, whose end is seen by their connections.
+            pause: seconds to the next look.
+
+        Raises:
+            PeerError: a rank had ended before.
+        """
+        if not self._ended.useful:
+            return
+        for rank, pid, how in self._ended.new():
+            if rank != self.rank and rank not in here:
+                place = own_place()
+                where = f"rank {rank} (host {place['hostname']}, pid {pid})"
+                raise errors.PeerError(
+                    f"{where} {how} before the job had started. Look at its output for the reason",
+                    rank=self.rank,
+                    peer=rank,
+                    host=place["hostname"],
+                    pid=pid,
+                )
+        self._watch = self.loop.later(pause, lambda: self.watch(here, min(1.5 * pause, _LOOKS[1])))
+
+    def ask_launcher(self, here: Container[int]) -> None:
+        """When a connection has ended: raises as `watch` does when the launcher says why, for which it has a moment."""
+        patience = Deadline(_MOMENT)
+        while self._ended.useful and patience.remaining():
+            self.unwatch()
+            self.watch(here)
+            time.sleep(_LOOKS[0])
+
+    def unwatch(self) -> None:
+        """All ranks are there: from now on their ends are seen by their connections."""
+        if self._watch is not None:
+            self.loop.forget(self._watch)
+            self._watch = None
 
     def blame(self, rank: int) -> Fault:
         """The attributes of an error of which another rank is the cause."""

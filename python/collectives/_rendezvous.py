@@ -97,6 +97,7 @@ class _Hub(Rendezvous):
             capacity=max(256, 2 * self.size),
             wrap=None if self._tls is None else self._tls.wrap_listening,
         )
+        self.watch(self._members)
         if not self.loop.run(lambda: len(self._members) == self.size - 1, self.deadline):
             missing = [rank for rank in range(1, self.size) if rank not in self._members]
             refused = self._acceptor.refused
@@ -109,6 +110,7 @@ class _Hub(Rendezvous):
                 rank=0,
                 peer=missing[0],
             )
+        self.unwatch()
         addresses = [str(sock.getsockname()[0]) for sock in self._members.values()]
         beyond = [address for address in addresses if not _wire.is_loopback(address)]
         self.loopback = not beyond
@@ -195,6 +197,7 @@ class _Hub(Rendezvous):
     def _lost(self, rank: int, error: Exception | None) -> None:
         if isinstance(error, ToldError):
             raise error.rebuild(0) from None
+        self.ask_launcher(self._members.keys() - {rank})
         raise errors.PeerError(
             f"{self.show(rank)} went away while the job was starting ({error}). Look at its output for the reason",
             rank=0,
@@ -234,10 +237,12 @@ class _Spoke(Rendezvous):
         self._instance = secrets.token_hex(8)
 
     def gather(self) -> None:
+        self.watch(())
         self._socket = self._connect()
         self.local_address = self._socket.getsockname()[0]
         self.loop.start(self._socket, read_all(self._socket, self._inbox.append), self._lost)
         welcome = self._next("other ranks to come")
+        self.unwatch()
         self.heard(0, welcome)
         self.job = str(welcome.get("job"))
         self.loopback = welcome.get("loopback") is True
@@ -295,6 +300,8 @@ class _Spoke(Rendezvous):
         if isinstance(error, ToldError):
             failure = error.rebuild(self.rank)
         else:
+            if not self._inbox:
+                self.ask_launcher(())
             failure = errors.PeerError(
                 f"rank 0 at {self.address} went away while the job was starting ({error}). Look at its output for the "
                 "reason",

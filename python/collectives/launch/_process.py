@@ -63,9 +63,16 @@ def listen_for_ranks() -> socket.socket:
 
 
 def rank_environment(
-    rank: int, size: int, listener: socket.socket, token: str, transport: str | None, timeout: float | None
+    rank: int,
+    size: int,
+    listener: socket.socket,
+    token: str,
+    transport: str | None,
+    timeout: float | None,
+    ended: int = -1,
 ) -> dict[str, str]:
-    """The variables that tell a process its rank; rank 0 needs the descriptor of `listener` under the same number."""
+    """The variables that tell a process its rank. It needs the descriptor `ended` (`_ended`) under the same number, and
+    rank 0 that of `listener`."""
     host, port = listener.getsockname()[:2]
     variables = {
         "COLLECTIVES_RANK": str(rank),
@@ -73,6 +80,7 @@ def rank_environment(
         "COLLECTIVES_RENDEZVOUS": format_address(host, port),
         "COLLECTIVES_TOKEN": token,
         "COLLECTIVES_RENDEZVOUS_FD": str(listener.fileno()) if rank == 0 else "",
+        "COLLECTIVES_LAUNCHER_FD": str(ended) if ended >= 0 else "",
     }
     if transport is not None:
         variables["COLLECTIVES_TRANSPORT"] = transport

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from .._ended import EndedRanks
 from .._system import pidfd_open
 from ._descendants import group_lives
 from ._guardian import FORWARDED
@@ -114,7 +115,7 @@ def _exit_code(rank: _Rank) -> int:
 
 def _how(rank: _Rank) -> str:
     code: int = rank.process.returncode
-    return f"ended with exit code {code}" if code > 0 else f"was killed by {signal_name(-code)}"
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
 
 
 class _Job:
@@ -127,6 +128,7 @@ class _Job:
         self._code: int | None = None  # what to return; None while nothing failed
         self._kill_at: float | None = None
         self._asked = 0  # how often we were asked to end
+        self._ended: EndedRanks | None = None
         self._killed = False  # what the ranks still print need not be read
         self._out, self._err = (Sink(stream, self._until_writable) for stream in (sys.stdout, sys.stderr))
         self.outer_waker = -1  # whom signals wake that are not for us
@@ -151,12 +153,13 @@ class _Job:
         environ: Mapping[str, str],
     ) -> None:
         token = new_token()
+        self._ended = EndedRanks(ranks, token)
         parent = os.getpid()
         lines: list[str] = []  # which somebody may not read before all ranks are there
         environ = {**environ, **share_of_cores(ranks, environ, lines.append)}
         with listen_for_ranks() as listener:
             for number in range(ranks):
-                variables = rank_environment(number, ranks, listener, token, transport, timeout)
+                variables = rank_environment(number, ranks, listener, token, transport, timeout, self._ended.fd)
                 # Lines should appear when they are printed, and those of a rank that is killed should not be lost.
                 process = subprocess.Popen(
                     command,
@@ -164,7 +167,7 @@ class _Job:
                     stdin=None if number == 0 and not _reads_terminal() else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    pass_fds=[listener.fileno()] if number == 0 else [],
+                    pass_fds=[fd for fd in (self._ended.fd, listener.fileno() if number == 0 else -1) if fd >= 0],
                     # A session of its own: a group to signal, and a Ctrl-C that reaches the ranks through us only.
                     start_new_session=True,
                     # Safe here: nothing else runs in this process. It calls prctl and getppid.
@@ -215,6 +218,8 @@ class _Job:
             for source in (rank.process.stdout, rank.process.stderr):
                 if source is not None:
                     source.close()
+        if self._ended is not None:
+            self._ended.close()
         self._selector.close()
         self._wake.close()
         self._waker.close()
@@ -298,6 +303,9 @@ class _Job:
         """Takes note of ranks that ended; the first that failed decides about the exit code."""
         ended = [rank for rank in running if rank.ended(patient=self._kill_at is not None)]
         failed = [rank for rank in ended if rank.process.returncode != 0]
+        for rank in ended:
+            if self._ended is not None:
+                self._ended.note(rank.number, rank.process.pid, _how(rank))
         if self._keep_going and not self._asked:
             for rank in failed:
                 self._say(f"rank {rank.number} (pid {rank.process.pid}) {_how(rank)}; the others go on")
