@@ -24,6 +24,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "bench"))
 import chaos_jobs
 import chaos_soak
 import conftest
+import nursery
 import progress
 from chaos_trials import FAULTS, Result, attempt
 
@@ -120,6 +121,7 @@ def main() -> int:
     failed = sum(bool(r.failures) for r in results)
     calls = sum(r.calls for r in results)
     print(f"{len(results)} trials, {failed} failed, {calls} results checked, {time.monotonic() - began:.0f} s")
+    nursery.close_all()
     if left := conftest.descendants():
         print("left over:", *left, sep="\n  ")
         failed += 1
