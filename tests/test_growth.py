@@ -75,7 +75,7 @@ def receives_of_many_tags(pair: Pair, n: int) -> None:
 
 def long_messages(pair: Pair, n: int) -> None:
     """Which do not go ahead of their receives."""
-    given = np.zeros(10_000, np.float32)
+    given = np.zeros(20_000, np.float32)
     sent = [pair[0].send(given, 1, async_op=True) for _ in range(n)]
     taken = np.zeros_like(given)
     for _ in range(n):
@@ -128,7 +128,7 @@ CASES: dict[Callable[[Pair, int], None], int] = {
     sends_of_many_tags: 1000,
     receives_first: 1000,
     receives_of_many_tags: 1000,
-    long_messages: 600,
+    long_messages: 400,
     calls_in_flight: 1000,
     dropped_handles: 1000,
     symmetric_arrays: 100,

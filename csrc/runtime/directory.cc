@@ -1,6 +1,7 @@
 #include "runtime/directory.h"
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -12,6 +13,7 @@ namespace {
 struct Directory {
   std::mutex mutex;
   std::map<std::int64_t, std::weak_ptr<Communicator>> communicators;
+  std::map<std::weak_ptr<Communicator>, std::int64_t, std::owner_less<>> numbers;
   std::int64_t next = 1;
 };
 
@@ -26,13 +28,13 @@ Directory& directory() {
 std::int64_t number_of(const std::shared_ptr<Communicator>& communicator) {
   Directory& all = directory();
   const std::lock_guard guard(all.mutex);
-  std::erase_if(all.communicators, [](const auto& entry) { return entry.second.expired(); });
-  for (const auto& [number, entry] : all.communicators) {
-    if (entry.lock() == communicator) {
-      return number;
-    }
+  if (const auto known = all.numbers.find(communicator); known != all.numbers.end()) {
+    return known->second;
   }
+  std::erase_if(all.communicators, [](const auto& entry) { return entry.second.expired(); });
+  std::erase_if(all.numbers, [](const auto& entry) { return entry.first.expired(); });
   all.communicators.emplace(all.next, communicator);
+  all.numbers.emplace(communicator, all.next);
   return all.next++;
 }
 

@@ -124,7 +124,7 @@ void TcpLink::open(Stream& stream) {
   if ((stream.key.communicator & kMessageBit) == 0) {
     make_room(open_);
   }
-  opened_[window_of(stream.key)].mark(stream.key.sequence);
+  mark_opened(stream.key);
   const auto known = streams_.find(stream.key);
   TcpStream& s = known == streams_.end() ? add_stream(stream.key) : known->second;
   if (known != streams_.end() && s.stream == nullptr) {
@@ -231,7 +231,7 @@ void TcpLink::forget(std::uint32_t communicator) {
     return;
   }
   forgotten_.insert(position, communicator);
-  std::erase_if(opened_, [&](const auto& entry) { return (entry.first.communicator & kNumberBits) == communicator; });
+  opened_.erase(communicator);
   std::erase_if(streams_, [&](const auto& entry) {
     const TcpStream& s = entry.second;
     if ((s.key.communicator & kNumberBits) != communicator || s.stream != nullptr) {

@@ -133,6 +133,8 @@ class TcpLink : public Link {
   void on_payload(const std::byte* data, std::size_t bytes);
   // Which streams count together: collectives of a communicator, or messages of one tag and direction.
   static StreamKey window_of(const StreamKey& key) { return {key.communicator, key.sequence >> kTagShift}; }
+  void mark_opened(const StreamKey& key) { opened_[key.communicator & kNumberBits][window_of(key)].mark(key.sequence); }
+  bool was_opened(const StreamKey& key) const;
   void note_taken() { ++streams_taken_; }
   // Not more of our streams than there are, and not fewer than before.
   bool counts_our_streams(const wire::FrameHeader& h) const {
@@ -164,8 +166,9 @@ class TcpLink : public Link {
   Receiving quiet_;                // the peer need not know of them yet
   Receiving waiting_;              // it should, and perhaps they may not begin before it has taken others
   Receiving due_;                  // it is owed credit
-  std::unordered_map<StreamKey, OpenedWindow, StreamKeyHash> opened_;  // by window_of()
-  std::vector<std::uint32_t> forgotten_;                               // communicators, sorted
+  using Windows = std::unordered_map<StreamKey, OpenedWindow, StreamKeyHash>;  // by window_of()
+  std::unordered_map<std::uint32_t, Windows> opened_;                          // by the number of the communicator
+  std::vector<std::uint32_t> forgotten_;                                       // communicators, sorted
   std::size_t unknown_ = 0;
   std::int64_t unknown_bytes_ = 0;     // of these, declared by the peer
   std::int64_t ahead_ = 0;             // bytes sent on streams on which the peer has not been heard

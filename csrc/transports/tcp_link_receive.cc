@@ -208,6 +208,15 @@ void TcpLink::on_header(const wire::FrameHeader& h) {
   }
 }
 
+bool TcpLink::was_opened(const StreamKey& key) const {
+  const auto windows = opened_.find(key.communicator & kNumberBits);
+  if (windows == opened_.end()) {
+    return false;
+  }
+  const auto window = windows->second.find(window_of(key));
+  return window != windows->second.end() && window->second.opened(key.sequence);
+}
+
 // The stream of the frame; nullptr when it is closed (its late frames are dropped) or when the link has failed.
 TcpStream* TcpLink::stream_of(const wire::FrameHeader& h) {
   const StreamKey key{h.communicator, h.sequence};
@@ -221,9 +230,7 @@ TcpStream* TcpLink::stream_of(const wire::FrameHeader& h) {
   if (!h.first) {
     return nullptr;  // its first frame has been here, so it was known once
   }
-  const auto window = opened_.find(window_of(key));
-  if ((window != opened_.end() && window->second.opened(h.sequence)) ||
-      std::binary_search(forgotten_.begin(), forgotten_.end(), h.communicator & kNumberBits)) {
+  if (was_opened(key) || std::binary_search(forgotten_.begin(), forgotten_.end(), h.communicator & kNumberBits)) {
     note_taken();
     return nullptr;
   }

@@ -62,7 +62,7 @@ bool TcpLink::begin_swap(const Swap& swap) {
 }
 
 std::byte* TcpLink::finish_swap(const Swap& swap, int looks) {
-  opened_[window_of(swap.key)].mark(swap.key.sequence);
+  mark_opened(swap.key);
   const bool sent = !has_output() && swap_left_ == 0;
   while (sent && in_bytes_ < wire::kHeaderBytes + static_cast<std::size_t>(swap.bytes)) {
     const ssize_t n = ::recv(fd_, in_->bytes + in_bytes_, sizeof(in_->bytes) - in_bytes_, MSG_DONTWAIT);
