@@ -203,6 +203,7 @@ class Communicator : public RowPlace<Communicator> {
   void watch(Work& work);
   void check_times(Clock::time_point now);
   void check_time(Work& work, Clock::time_point now);
+  Report own_report(ErrorKind kind, std::string text) const;
   void tell_failure(const Report& report, const Work* about);
   void end_all() noexcept;
   void finish(Work& work, const Report& report);

@@ -6,6 +6,7 @@
 #include <new>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/say.h"
@@ -89,6 +90,17 @@ void Communicator::end_all() noexcept {
   }
 }
 
+// Of a failure of this rank.
+Report Communicator::own_report(ErrorKind kind, std::string text) const {
+  Report report;
+  report.kind = kind;
+  report.reporter = rank();
+  report.culprit = rank();
+  report.sequence = static_cast<std::int64_t>(executor_->completed);
+  report.text = std::move(text);
+  return report;
+}
+
 void Communicator::fail_by_exception() noexcept {
   try {
     std::string why = "of an unknown error";
@@ -99,13 +111,7 @@ void Communicator::fail_by_exception() noexcept {
     } catch (const std::exception& error) {
       why = error.what();
     }
-    Report report;
-    report.kind = ErrorKind::kPeer;
-    report.reporter = rank();
-    report.culprit = rank();
-    report.sequence = static_cast<std::int64_t>(executor_->completed);
-    report.text = who(rank()) + " cannot go on in the middle of a call: " + why;
-    fail(report);
+    fail(own_report(ErrorKind::kPeer, who(rank()) + " cannot go on in the middle of a call: " + why));
   } catch (const std::exception& problem) {
     say("collectives: error: the other ranks cannot be told that this one does not go on (");
     say(problem.what());
@@ -204,13 +210,7 @@ void Communicator::peer_gone(const Peer& peer) {
 void Communicator::interrupt(const std::string& what) {
   const std::lock_guard guard(engine_->lock());
   try {
-    Report report;
-    report.kind = ErrorKind::kPeer;
-    report.reporter = rank();
-    report.culprit = rank();
-    report.sequence = static_cast<std::int64_t>(executor_->completed);
-    report.text = who(rank()) + " was interrupted (" + what + ") in the middle of a collective";
-    fail(report);
+    fail(own_report(ErrorKind::kPeer, who(rank()) + " was interrupted (" + what + ") in the middle of a collective"));
   } catch (const std::exception&) {
     fail_by_exception();
   }

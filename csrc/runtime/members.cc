@@ -137,13 +137,8 @@ void Communicator::abandon(const std::string& why) {
   if (closed_) {
     return;
   }
-  Report report;
-  report.kind = ErrorKind::kPeer;
-  report.reporter = rank();
-  report.culprit = rank();
-  report.sequence = static_cast<std::int64_t>(executor_->completed);
-  report.text = who(rank()) + " ended by an uncaught exception: " + why + "; look at its own output for the cause";
-  fail(report);
+  fail(own_report(ErrorKind::kPeer,
+                  who(rank()) + " ended by an uncaught exception: " + why + "; look at its own output for the cause"));
 }
 
 void Communicator::give_up(ErrorKind kind, const std::string& text) {
@@ -154,13 +149,7 @@ void Communicator::give_up(ErrorKind kind, const std::string& text) {
   if (closed_) {
     return;
   }
-  Report report;
-  report.kind = kind;
-  report.reporter = rank();
-  report.culprit = rank();
-  report.sequence = static_cast<std::int64_t>(executor_->completed);
-  report.text = text;
-  fail(report);
+  fail(own_report(kind, text));
 }
 
 std::unique_ptr<CollectivesError> Communicator::failure() {
