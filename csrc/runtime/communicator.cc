@@ -143,11 +143,11 @@ inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again,
       return true;
     }
     engine_->recorder().waits(ready);
-    watch(ready);
+    watch_soon();
     active_.push_back(place);
   } else {
     engine_->recorder().posted(ready, options_.id);
-    watch(ready);
+    watch_soon();
     queued_.push_back(place);
   }
   last_.work = nullptr;

@@ -201,6 +201,7 @@ class Communicator : public RowPlace<Communicator> {
   void hear_reports();
   void heed_reports(Clock::time_point now);
   void watch(Work& work);
+  void watch_soon();
   void check_times(Clock::time_point now);
   void check_time(Work& work, Clock::time_point now);
   Report own_report(ErrorKind kind, std::string text) const;

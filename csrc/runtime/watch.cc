@@ -74,14 +74,22 @@ void Communicator::watch(Work& work) {
   }
 }
 
+// The same of a call that its thread is about to wait for. The next look, milliseconds from now, reads the clock: that
+// would take a good part of a short call.
+void Communicator::watch_soon() {
+  engine_->warm(*this);
+  next_check_ = 0;
+}
+
 void Communicator::check_times(Clock::time_point now) {
   const std::vector<std::shared_ptr<Work>> works = pending();
   next_check_ = std::numeric_limits<double>::infinity();
   for (const auto& work : works) {
     if (error_ == nullptr && !work->finished()) {
+      work->posted = work->posted.value_or(now);
       check_time(*work, now);
       const double patience = work->warned ? work->timeout_s : std::min(options_.warn_s, work->timeout_s);
-      next_check_ = std::min(next_check_, seconds_of(work->posted.value_or(now)) + patience);
+      next_check_ = std::min(next_check_, seconds_of(*work->posted) + patience);
     }
   }
 }
@@ -145,7 +153,7 @@ void Communicator::fail_without_ranks_that_left(const std::shared_ptr<Work>& wor
 
 // Warns, and later fails, when a work takes too long.
 void Communicator::check_time(Work& work, Clock::time_point now) {
-  const double age = seconds_since(work.posted.value_or(now), now);
+  const double age = seconds_since(*work.posted, now);
   const bool late = age >= work.timeout_s;
   if (!late && (work.warned || age < options_.warn_s)) {
     return;

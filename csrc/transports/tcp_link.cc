@@ -232,6 +232,7 @@ void TcpLink::forget(std::uint32_t communicator) {
   }
   forgotten_.insert(position, communicator);
   opened_.erase(communicator);
+  marked_ = nullptr;
   std::erase_if(streams_, [&](const auto& entry) {
     const TcpStream& s = entry.second;
     if ((s.key.communicator & kNumberBits) != communicator || s.stream != nullptr) {

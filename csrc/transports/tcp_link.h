@@ -133,7 +133,14 @@ class TcpLink : public Link {
   void on_payload(const std::byte* data, std::size_t bytes);
   // Which streams count together: collectives of a communicator, or messages of one tag and direction.
   static StreamKey window_of(const StreamKey& key) { return {key.communicator, key.sequence >> kTagShift}; }
-  void mark_opened(const StreamKey& key) { opened_[key.communicator & kNumberBits][window_of(key)].mark(key.sequence); }
+  void mark_opened(const StreamKey& key) {
+    const std::uint32_t number = key.communicator & kNumberBits;
+    if (number != marked_number_ || marked_ == nullptr) [[unlikely]] {
+      marked_ = &opened_[number];
+      marked_number_ = number;
+    }
+    (*marked_)[window_of(key)].mark(key.sequence);
+  }
   bool was_opened(const StreamKey& key) const;
   void note_taken() { ++streams_taken_; }
   // Not more of our streams than there are, and not fewer than before.
@@ -168,7 +175,9 @@ class TcpLink : public Link {
   Receiving due_;                  // it is owed credit
   using Windows = std::unordered_map<StreamKey, OpenedWindow, StreamKeyHash>;  // by window_of()
   std::unordered_map<std::uint32_t, Windows> opened_;                          // by the number of the communicator
-  std::vector<std::uint32_t> forgotten_;                                       // communicators, sorted
+  Windows* marked_ = nullptr;  // of the communicator whose stream was opened last, whose number follows
+  std::uint32_t marked_number_ = 0;
+  std::vector<std::uint32_t> forgotten_;  // communicators, sorted
   std::size_t unknown_ = 0;
   std::int64_t unknown_bytes_ = 0;     // of these, declared by the peer
   std::int64_t ahead_ = 0;             // bytes sent on streams on which the peer has not been heard

@@ -121,7 +121,9 @@ bool TcpLink::fill() {
     append_frame(FrameType::kAbort, nullptr, static_cast<std::int64_t>(reports_.front().size()));
     append_bytes(reports_.front().data(), reports_.front().size());
   }
-  fill_credits();
+  if (messages_ > 0) [[unlikely]] {
+    fill_credits();
+  }
   std::size_t senders = sending_;
   for (TcpStream* s : open_) {
     const bool sends = !s->stream->sends.empty();
