@@ -84,7 +84,7 @@ def starts(function: Any) -> int:
     """How many collectives a concrete function begins, in the functions that it calls too."""
     graphs = [function.graph.as_graph_def()]
     nodes = [*graphs[0].node, *(node for f in graphs[0].library.function for node in f.node_def)]
-    return sum(node.op in ("CollectivesStart", "CollectivesStartGather") for node in nodes)
+    return sum(node.op in ("CollectivesStart", "CollectivesStartParts") for node in nodes)
 
 
 def say(what: Any) -> None:

@@ -97,6 +97,19 @@ Signature shaped(const Signature& signature, const Shapes& shapes) {
   return s;
 }
 
+Signature named(const Signature& signature, std::span<const std::string> names) {
+  std::uint64_t hash = kHashStart;
+  for (const std::string& name : names) {
+    hash = hash_with(hash, static_cast<std::int64_t>(name.size()));
+    for (const char letter : name) {
+      hash = hash_with(hash, letter);
+    }
+  }
+  Signature s = signature;
+  s.count_hash ^= above_count(hash);
+  return s;
+}
+
 std::int64_t total_count(const Signature& signature) {
   return static_cast<std::int64_t>(signature.count_hash & ((std::uint64_t{1} << kCountBits) - 1));
 }
@@ -128,7 +141,7 @@ std::string difference(const Signature& a, int rank_a, const Signature& b, int r
     text << ((a.dtype & kHighBit) != 0
                  ? "the symmetric arrays have different shapes, or lie at different offsets of the heap, as different "
                    "slices of an array do"
-                 : "the lists of tensors, or of parts, have the same total but different lengths or shapes");
+                 : "the lists of tensors, or of parts, have the same total but different lengths, shapes or names");
   }
   return text.str();
 }

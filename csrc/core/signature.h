@@ -44,6 +44,9 @@ Signature placed(const Signature& signature, std::int64_t input_offset, std::int
 // The signature of a call whose ranks must agree about the shapes of their tensors.
 Signature shaped(const Signature& signature, const Shapes& shapes);
 
+// The signature of a call whose ranks must agree about the names of their tensors.
+Signature named(const Signature& signature, std::span<const std::string> names);
+
 std::int64_t total_count(const Signature& signature);
 
 // One line for people: "all_reduce(sum, float32, 1024 elements in 1 tensor, auto)".

@@ -38,6 +38,14 @@ std::int64_t number_of(const std::shared_ptr<Communicator>& communicator) {
   return all.next++;
 }
 
+void renumber(std::int64_t number, const std::shared_ptr<Communicator>& communicator) {
+  Directory& all = directory();
+  const std::lock_guard guard(all.mutex);
+  std::erase_if(all.numbers, [number](const auto& entry) { return entry.second == number; });
+  all.communicators[number] = communicator;
+  all.numbers[communicator] = number;
+}
+
 std::shared_ptr<Communicator> communicator_by_number(std::int64_t number) {
   Directory& all = directory();
   const std::lock_guard guard(all.mutex);

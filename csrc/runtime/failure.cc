@@ -50,6 +50,9 @@ void Communicator::tell_failure(const Report& report, const Work* about) {
     own.name = current->name;
     own.counts = current->counts;
     own.shapes = current->shapes.values();
+    if (current->details != nullptr && current->details->agreed) {
+      own.names = current->details->names;
+    }
   }
   note(own, current);
   if (report.kind == ErrorKind::kDeadline) {

@@ -163,6 +163,9 @@ void Communicator::prepare(Work& work, const Call& call) {
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
   work.details = call.details;
   take_shapes(work, call);
+  if (call.details != nullptr && call.details->agreed) {
+    work.signature = named(work.signature, call.details->names);
+  }
   if (call.op == Op::kPremulSum) {
     scale(work, call);
   }

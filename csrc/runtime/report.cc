@@ -1,11 +1,36 @@
 #include "runtime/report.h"
 
+#include <algorithm>
 #include <sstream>
 
 namespace collectives {
 namespace {
 
 constexpr std::size_t kMostWaits = 64;
+
+constexpr char kBetweenNames = '\0';
+
+// As many names as have room.
+std::string joined(const std::vector<std::string>& names, std::size_t limit) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (text.size() + name.size() + 1 > limit) {
+      break;
+    }
+    text += name + kBetweenNames;
+  }
+  return text;
+}
+
+std::vector<std::string> parted(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(kBetweenNames, begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
 
 // Lines; the only free text that may hold a line break comes with its length.
 void put_text(std::ostringstream& out, const std::string& text) { out << text.size() << '\n' << text << '\n'; }
@@ -25,8 +50,10 @@ std::string Report::encode(std::size_t limit) const {
   constexpr std::size_t kReserve = 1024;  // what the other lines take at most, of kReportBytes
   constexpr std::size_t kRecent = 384;
   constexpr std::size_t kFound = 3000;
+  constexpr std::size_t kNames = 2000;
   const std::string last = recent.substr(0, kRecent);
   const std::string where = found.substr(0, kFound);
+  const std::string named = joined(names, kNames);
   std::ostringstream out;
   out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << origin << ' ' << culprit << ' '
       << other << ' ' << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen
@@ -37,10 +64,11 @@ std::string Report::encode(std::size_t limit) const {
     out << ' ' << waits[i];
   }
   out << '\n';
-  put_text(out, text.substr(0, limit - kReserve - last.size() - where.size()));
+  put_text(out, text.substr(0, limit - kReserve - last.size() - where.size() - named.size()));
   put_text(out, name.substr(0, 128));
   put_text(out, last);
   put_text(out, where);
+  put_text(out, named);
   // The number of counts, which separates them from the shapes.
   std::string words = ' ' + std::to_string(counts.size()) + ' ';
   for (const auto* list : {&counts, &shapes}) {
@@ -82,6 +110,7 @@ Report Report::decode(const std::string& text) {
   report.name = get_text(in);
   report.recent = get_text(in);
   report.found = get_text(in);
+  report.names = parted(get_text(in));
   std::size_t counts = 0;
   in >> counts;
   for (std::int64_t value = 0; in >> value;) {

@@ -27,6 +27,7 @@ struct Report {
   std::string name;        // a mismatch: the reporter's name for the call, and the lengths of its tensors
   std::vector<std::int64_t> counts;
   std::vector<std::int64_t> shapes;  // Shapes::values()
+  std::vector<std::string> names;    // where ranks must agree about them, as many as have room
   Cause cause = Cause::kOther;
   // What the reporter knows besides.
   bool waiting = false;     // it had calls pending

@@ -67,6 +67,20 @@ std::string shape_difference(const Report& a, const Report& b, const Work* work,
   return {};
 }
 
+// The tensors of a rank by name and shape.
+std::string list_text(const Report& report) {
+  std::string text = "rank " + std::to_string(report.reporter) + " has [";
+  std::size_t at = 0;
+  const char* between = "";
+  for (const std::string& name : report.names) {
+    text.append(between).append("'").append(name).append("'");
+    text += at < report.shapes.size() ? " " + shape_text(report.shapes, at) : "";
+    between = ", ";
+  }
+  const std::size_t more = report.counts.size() - std::min(report.counts.size(), report.names.size());
+  return text + (more > 0 ? " and " + std::to_string(more) + " more]" : "]");
+}
+
 // Which tensors, or parts, of two lists differ, or empty when the lists are not known well enough.
 std::string tensor_difference(const Report& a, const Report& b, const Work* work, int size) {
   if (std::string shapes = shape_difference(a, b, work, size); !shapes.empty()) {
@@ -238,6 +252,9 @@ std::string Communicator::tensor_detail(int a, int b, const Work* work) {
   }
   std::string text = tensor_difference(first, second, work, size());
   text = text.empty() ? text : "; " + text;
+  if (!first.names.empty() && !second.names.empty()) {
+    text += "; " + list_text(first) + ", " + list_text(second);
+  }
   if (first.recent != second.recent) {
     return text + "; before it rank " + std::to_string(a) + " called " + first.recent + ", rank " + std::to_string(b) +
            " called " + second.recent;

@@ -31,6 +31,7 @@ struct Message {
 // What a caller may tell about the tensors of a call besides their memory and their shapes.
 struct TensorDetails {
   std::vector<std::string> names;  // what errors call the tensors, besides their numbers
+  bool agreed = false;             // ranks must agree about the names, too
 };
 
 // The part of a call that takes eight bytes.

@@ -78,6 +78,7 @@ std::string load_api() {
   COLLECTIVES_LOOK_UP(TF_ForwardInputOrAllocateOutput);
   COLLECTIVES_LOOK_UP(TF_AllocateOutput);
   COLLECTIVES_LOOK_UP(TF_OpKernelContext_Failure);
+  COLLECTIVES_LOOK_UP(TF_StepId);
 #undef COLLECTIVES_LOOK_UP
   g_api.set_is_distributed_communication = reinterpret_cast<void* (*)(TfOpDefinitionBuilder*)>(
       dlsym(library, "_ZN10tensorflow12OpDefBuilder29SetIsDistributedCommunicationEv"));

@@ -93,6 +93,7 @@ struct Api {
   TfTensor* (*TF_AllocateOutput)(TfContext*, int output, int dtype, const std::int64_t* dims, int num_dims,
                                  std::size_t bytes, TfStatus*);
   void (*TF_OpKernelContext_Failure)(TfContext*, TfStatus*);
+  std::int64_t (*TF_StepId)(TfContext*);
 };
 
 // Fills the table from the TensorFlow of this process. Returns why that is not possible, or nothing.

@@ -20,6 +20,7 @@ namespace collectives::tensorflow {
 struct Flight {
   std::shared_ptr<Communicator> communicator;
   std::shared_ptr<Work> work;
+  std::int64_t renewable = 0;  // the number of the communicator where a mismatch is not its end (renewal.h), else 0
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
   std::function<void()> over;  // called once, when the work is finished

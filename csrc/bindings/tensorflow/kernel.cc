@@ -46,9 +46,16 @@ void check(const TfStatus* status) {
   }
 }
 
-Status status_of(const std::exception& error) {
+bool is_mismatch(const std::exception& error) {
+  const auto* ours = dynamic_cast<const CollectivesError*>(&error);
+  return ours != nullptr && ours->kind() == ErrorKind::kMismatch;
+}
+
+Status status_of(const std::exception& error, bool renewable) {
   Status status = new_status();
-  api().TF_SetStatus(status.get(), static_cast<int>(code_of(error)), error.what());
+  // Of Horovod, whose programs such groups are for, a mismatch has another code.
+  const Code code = renewable && is_mismatch(error) ? Code::kFailedPrecondition : code_of(error);
+  api().TF_SetStatus(status.get(), static_cast<int>(code), error.what());
   return status;
 }
 

@@ -47,8 +47,11 @@ double float_attribute(TfConstruction* construction, const char* name);
 std::string string_attribute(TfConstruction* construction, const char* name);
 std::vector<std::string> strings_attribute(TfConstruction* construction, const char* name);
 
-// The status that says what `error` does.
-Status status_of(const std::exception& error);
+// Whether ranks disagree.
+bool is_mismatch(const std::exception& error);
+
+// The status that says what `error` does. renewable: of a group that outlives a mismatch (renewal.h).
+Status status_of(const std::exception& error, bool renewable = false);
 
 // Makes kernels out of a class with a constructor from TfConstruction* and `void compute(TfContext*)`. No exception may
 // leave a function that TensorFlow calls.

@@ -5,6 +5,7 @@
 
 #include "bindings/tensorflow/flights.h"
 #include "bindings/tensorflow/kernel.h"
+#include "bindings/tensorflow/renewal.h"
 
 namespace collectives::tensorflow {
 namespace {
@@ -34,4 +35,8 @@ extern "C" const char* collectives_tensorflow_problem() { return collectives::te
 // How many collectives are in flight: for tests.
 extern "C" int collectives_tensorflow_in_flight() {
   return static_cast<int>(collectives::tensorflow::Flights::instance().in_flight());
+}
+
+extern "C" void collectives_tensorflow_renew_by(collectives::tensorflow::Renew renew) {
+  collectives::tensorflow::renew_by(renew);
 }

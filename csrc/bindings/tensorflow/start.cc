@@ -1,6 +1,7 @@
-// CollectivesStart, CollectivesStartGather: begin a collective over the ranks of a communicator and return at once.
+// CollectivesStart, CollectivesStartParts: begin a collective over the ranks of a communicator and return at once.
 //
-// Inputs: the tensors of this rank; the number of rows of every rank (all_gather only, else empty); the token, a
+// Inputs: the tensors of this rank; the number of rows of every part (collectives of parts only, else empty): of each
+// rank, in all_to_all those that rank 0 gives to each, then those that rank 1 gives, and so on; the token, a
 // resource that TensorFlow orders all ops by which take it, so that every rank starts its collectives in program order.
 // Outputs: the handle that CollectivesWait takes; the memory of the results, in which the collective is still at work.
 // Results take the place of inputs that nobody else needs.
@@ -12,6 +13,7 @@
 
 #include "bindings/tensorflow/flights.h"
 #include "bindings/tensorflow/kernel.h"
+#include "bindings/tensorflow/renewal.h"
 #include "core/error.h"
 #include "runtime/directory.h"
 #include "runtime/plan.h"
@@ -20,7 +22,7 @@ namespace collectives::tensorflow {
 namespace {
 
 constexpr const char* kStart = "CollectivesStart";
-constexpr const char* kStartGather = "CollectivesStartGather";
+constexpr const char* kStartParts = "CollectivesStartParts";
 
 class Start {
  public:
@@ -32,11 +34,33 @@ class Start {
         root_(static_cast<int>(integer_attribute(construction, "root"))),
         timeout_s_(float_attribute(construction, "timeout")),
         name_(string_attribute(construction, "call_name")),
-        names_(strings_attribute(construction, "names")) {}
+        names_(strings_attribute(construction, "names")),
+        renewable_(integer_attribute(construction, "renewable") != 0) {}
 
   void compute(TfContext* context) const {
+    if (!renewable_) {
+      start(context, communicator_by_number(communicator_));
+      return;
+    }
+    const std::int64_t step = api().TF_StepId(context);
+    const std::shared_ptr<Communicator> communicator = renewed(communicator_, step);
+    try {
+      start(context, communicator);
+    } catch (const CollectivesError& error) {
+      if (is_mismatch(error)) {
+        note_mismatch(communicator_, step, *communicator);
+      }
+      throw;
+    }
+  }
+
+  bool renewable() const { return renewable_; }
+
+ private:
+  void start(TfContext* context, std::shared_ptr<Communicator> communicator) const {
     auto flight = std::make_shared<Flight>();
-    flight->communicator = communicator_by_number(communicator_);
+    flight->communicator = std::move(communicator);
+    flight->renewable = renewable_ ? communicator_ : 0;
     Call call;
     call.collective = collective_;
     call.op = op_;
@@ -45,6 +69,7 @@ class Start {
     call.name = name_;
     auto details = std::make_shared<TensorDetails>();
     details->names = names_;
+    details->agreed = renewable_ && !names_.empty();
     const int tensors = api().TF_NumInputs(context) - 2;
     for (int i = 0; i < tensors; ++i) {
       add(context, i, tensors, *flight, call);
@@ -61,7 +86,6 @@ class Start {
     }
   }
 
- private:
   // Adds tensor i to the call.
   void add(TfContext* context, int i, int tensors, Flight& flight, Call& call) const {
     Tensor tensor = input(context, i);
@@ -73,13 +97,13 @@ class Start {
     }
     call.dtype = dtype;
     std::vector<std::int64_t> shape = shape_of(tensor.get());
-    if (collective_ == Collective::kAllGather) {
+    if (has_parts(collective_)) {
       std::vector<std::int64_t> alike = shape;
-      if (!alike.empty()) {
+      if (!alike.empty() && collective_ != Collective::kReduceScatter) {
         alike[0] = -1;  // the rows may differ between ranks, what follows may not
       }
       call.shapes.add(alike);
-      add_gathered(context, tensors, std::move(tensor), std::move(shape), flight, call);
+      add_parts(context, tensors, std::move(tensor), std::move(shape), flight, call);
       return;
     }
     call.shapes.add(shape);
@@ -106,29 +130,32 @@ class Start {
     flight.outputs.push_back(std::move(result));
   }
 
-  // One tensor per call; the results of all ranks lie one behind the other.
-  void add_gathered(TfContext* context, int tensors, Tensor tensor, std::vector<std::int64_t> shape, Flight& flight,
-                    Call& call) const {
+  // One tensor per call.
+  void add_parts(TfContext* context, int tensors, Tensor tensor, std::vector<std::int64_t> shape, Flight& flight,
+                 Call& call) const {
     const Tensor rows = input(context, tensors);
     const Span list = span_of(rows.get());
     const auto ranks = static_cast<std::size_t>(flight.communicator->size());
-    if (tensors != 1 || shape.empty() || list.bytes != static_cast<std::int64_t>(ranks * sizeof(std::int64_t))) {
-      throw ArgumentError(
-          "all_gather takes one tensor of at least one dimension and one number of rows per rank, not " +
-          std::to_string(tensors) + " tensors, " + std::to_string(shape.size()) + " dimensions and " +
-          std::to_string(list.bytes / 8) + " numbers for " + std::to_string(ranks) + " ranks");
+    const auto rank = static_cast<std::size_t>(flight.communicator->rank());
+    const std::size_t parts = collective_ == Collective::kAllToAll ? ranks * ranks : ranks;
+    if (tensors != 1 || shape.empty() || list.bytes != static_cast<std::int64_t>(parts * sizeof(std::int64_t))) {
+      throw ArgumentError(std::string(name(collective_)) +
+                          " takes one tensor of at least one dimension and one number of rows per part, not " +
+                          std::to_string(tensors) + " tensors, " + std::to_string(shape.size()) + " dimensions and " +
+                          std::to_string(list.bytes / 8) + " numbers for " + std::to_string(parts) + " parts");
     }
     const std::int64_t row = std::accumulate(shape.begin() + 1, shape.end(), std::int64_t{1}, std::multiplies<>());
-    std::int64_t total = 0;
-    for (std::size_t r = 0; r < ranks; ++r) {
+    std::int64_t result_rows = 0;
+    for (std::size_t part = 0; part < parts; ++part) {
       std::int64_t count = 0;
-      std::memcpy(&count, list.data + r * sizeof count, sizeof count);
-      total += count;
+      std::memcpy(&count, list.data + part * sizeof count, sizeof count);
+      // all_gather: of every rank; else of this one.
+      result_rows += collective_ == Collective::kAllGather || part % ranks == rank ? count : 0;
       call.lengths.push_back(count * row);
     }
-    shape[0] = total;
+    shape[0] = result_rows;
     const Status status = new_status();
-    const auto bytes = static_cast<std::size_t>(total * row) * size_of(call.dtype);
+    const auto bytes = static_cast<std::size_t>(result_rows * row) * size_of(call.dtype);
     Tensor result(api().TF_AllocateOutput(context, 1, api().TF_TensorType(tensor.get()), shape.data(),
                                           static_cast<int>(shape.size()), bytes, status.get()));
     check(status.get());
@@ -146,7 +173,18 @@ class Start {
   double timeout_s_;
   std::string name_;
   std::vector<std::string> names_;
+  bool renewable_;
 };
+
+// As run_kernel, with the errors of a group that outlives a mismatch.
+void run_start(void* kernel, TfContext* context) {
+  const auto* const start = static_cast<const Start*>(kernel);
+  try {
+    start->compute(context);
+  } catch (const std::exception& error) {
+    api().TF_OpKernelContext_Failure(context, status_of(error, start->renewable()).get());
+  }
+}
 
 // The outputs after the handle are like the inputs before the last two.
 void start_shapes(TfShapeContext* context, TfStatus* status) {
@@ -161,21 +199,21 @@ void register_one(const char* op, void (*shapes)(TfShapeContext*, TfStatus*)) {
   register_op({op,
                {"T: list(type) >= 1", "communicator: int", "collective: string", "op: string = 'sum'",
                 "algorithm: string = 'auto'", "root: int = 0", "timeout: float = -1.0", "call_name: string = ''",
-                "names: list(string) = []"},
+                "names: list(string) = []", "renewable: int = 0"},
                {"values: T", "rows: int64", "token: resource"},
                {"handle: int64", "results: T"},
                true,
                true,
                shapes});
   register_kernel(op,
-                  api().TF_NewKernelBuilder(op, "CPU", create_kernel<Start>, run_kernel<Start>, destroy_kernel<Start>));
+                  api().TF_NewKernelBuilder(op, "CPU", create_kernel<Start>, run_start, destroy_kernel<Start>));
 }
 
 }  // namespace
 
 void register_start() {
   register_one(kStart, start_shapes);
-  register_one(kStartGather, nullptr);
+  register_one(kStartParts, nullptr);
 }
 
 }  // namespace collectives::tensorflow

@@ -7,6 +7,7 @@
 
 #include "bindings/tensorflow/flights.h"
 #include "bindings/tensorflow/kernel.h"
+#include "bindings/tensorflow/renewal.h"
 #include "core/error.h"
 
 namespace collectives::tensorflow {
@@ -21,8 +22,12 @@ using Done = std::function<void()>;
 // (tests/test_tensorflow_ops.py has a test for it).
 Done take(void* done) { return std::move(*static_cast<Done*>(done)); }
 
-void fail(TfContext* context, const std::exception& error) {
-  api().TF_OpKernelContext_Failure(context, status_of(error).get());
+void fail(TfContext* context, const std::exception& error, const Flight* flight) {
+  const bool renewable = flight != nullptr && flight->renewable != 0;
+  if (renewable && is_mismatch(error)) {
+    note_mismatch(flight->renewable, api().TF_StepId(context), *flight->communicator);
+  }
+  api().TF_OpKernelContext_Failure(context, status_of(error, renewable).get());
 }
 
 void finish(TfContext* context, Flight& flight) {
@@ -40,7 +45,7 @@ void finish(TfContext* context, Flight& flight) {
     flight.outputs.clear();
     flight.inputs.clear();
   } catch (const std::exception& error) {
-    fail(context, error);
+    fail(context, error, &flight);
   }
 }
 
@@ -54,7 +59,7 @@ void wait(void* /*kernel*/, TfContext* context, void* done_on_stack) {
       done();
     });
   } catch (const std::exception& error) {
-    fail(context, error);
+    fail(context, error, nullptr);
     done();
   }
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,21 @@ import tensorflow as tf
 from .. import _core
 from .._environment import read_num_threads
 from ..communicator import Communicator
+from ..errors import PeerError
 from . import _private
 
 __all__ = [
     "Group",
     "all_gather",
     "all_reduce",
+    "all_to_all",
+    "barrier",
     "broadcast",
+    "group_of",
     "in_flight",
     "lengths",
     "reduce_replicas",
+    "reduce_scatter",
     "replica_bytes",
 ]
 
@@ -62,6 +68,7 @@ def _load() -> Any:
 _native = _load()
 _core._limit_threads(read_num_threads())
 _numbers = itertools.count()
+_groups: weakref.WeakValueDictionary[int, Group] = weakref.WeakValueDictionary()  # by number
 
 
 class Group:
@@ -70,18 +77,49 @@ class Group:
     Attributes:
         communicator: the communicator. The group keeps it open.
         rank, size: of this process in it.
+        number: by which ops know it; that of a renewed communicator, too.
+        renewable: whether the group outlives a disagreement. Its ranks then raise FailedPreconditionError, instead of
+            InvalidArgumentError, and go on with the next step, by a communicator that takes the place of the old one.
+            They also have to agree about the names of tensors.
     """
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, *, renewable: bool = False) -> None:
         self.communicator = communicator
         self.rank = communicator.rank
         self.size = communicator.size
         self.number = _core._number_of(communicator)
+        self.renewable = renewable
+        _groups[self.number] = self
         self._name = f"collectives_token_{next(_numbers)}"
         self._token: Any = None  # of eager mode and of all functions in it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
         return self  # there is one of each communicator
+
+    def replace(self, communicator: Communicator) -> None:
+        """Goes on with another communicator of the same ranks; functions that were traced with the old one do too."""
+        if (communicator.rank, communicator.size) != (self.rank, self.size):
+            raise ValueError(f"{communicator!r} cannot take the place of rank {self.rank} of {self.size}")
+        _core._renumber(self.number, communicator)
+        self.communicator = communicator
+
+    def renew(self) -> None:
+        """Goes on after a disagreement. All ranks do so.
+
+        Raises:
+            CollectivesError: they cannot; a rank has ended, say.
+        """
+        old = self.communicator
+        made = old.shrink()
+        if made.size != self.size:
+            made.close()
+            raise PeerError(
+                f"rank {self.rank} of {self.size} cannot go on after a disagreement between ranks: of these, "
+                f"{self.size - made.size} has ended or does not answer. Look at its output, and start the job again",
+                rank=self.rank,
+            )
+        self.replace(made)
+        old.close()
 
     def token(self) -> Any:
         """The resource that all Starts take."""
@@ -119,6 +157,28 @@ class Group:
             _private.must_run(results[0].op)
         else:
             self._kept_in(graph, "latest")[:] = [started.handle.op]
+
+
+def group_of(number: int) -> Group:
+    """The group of this number. Raises ``RuntimeError`` where it does not exist any more."""
+    group = _groups.get(number)
+    if group is None:
+        raise RuntimeError(f"the group {number} of a collective does not exist any more")
+    return group
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+def _renew(number: int, problem: Any, room: int) -> None:
+    """What the first op of a step calls after a disagreement."""
+    text = b""
+    try:
+        group_of(number).renew()
+    except Exception as error:
+        text = (str(error) or repr(error)).encode()
+    ctypes.memmove(problem, text[: room - 1] + b"\0", min(len(text), room - 1) + 1)
+
+
+ctypes.CDLL(_PATH).collectives_tensorflow_renew_by(_renew)
 
 
 def reduce_replicas(
@@ -249,6 +309,40 @@ def all_gather(
     return _gather_rows(group, tensor, rows, name, timeout)
 
 
+def reduce_scatter(
+    group: Group,
+    tensor: Any,
+    op: str,
+    *,
+    rows: Any,
+    names: Sequence[str] | None = None,
+    name: str | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Reduces a tensor over the ranks and gives each its rows of the result.
+
+    Args:
+        rows: how many each rank gets, an int64 tensor; the same on all ranks.
+        group, tensor, op, names, name, timeout: as for ``all_reduce``, whose errors these are too.
+    """
+    return _run_parts(group, "reduce_scatter", tensor, rows, names, name, timeout, op=op)
+
+
+def all_to_all(group: Group, tensor: Any, *, rows: Any, name: str | None = None, timeout: float | None = None) -> Any:
+    """Gives each rank its rows of the tensor, and joins what all give to this one, in rank order.
+
+    Args:
+        rows: of shape (size, size), int64, the same on all ranks: entry (i, j) is how many rank i gives to rank j.
+        group, tensor, name, timeout: as for ``all_reduce``, whose errors these are too.
+    """
+    return _run_parts(group, "all_to_all", tensor, tf.reshape(rows, [-1]), None, name, timeout)
+
+
+def barrier(group: Group, *, name: str | None = None, timeout: float | None = None) -> Any:
+    """Waits until all ranks are there; the result says nothing. Arguments and errors are those of ``all_reduce``."""
+    return _run(group, "barrier", [tf.zeros([0])], None, name, timeout)[0]
+
+
 def lengths(group: Group, tensor: Any, *, name: str | None = None, timeout: float | None = None) -> Any:
     """The lengths along axis 0 of the tensors of all ranks, int64, by a small collective."""
     with tf.device("CPU:0"):
@@ -259,7 +353,20 @@ def lengths(group: Group, tensor: Any, *, name: str | None = None, timeout: floa
 
 
 def _gather_rows(group: Group, tensor: Any, rows: Any, name: str | None, timeout: float | None) -> Any:
-    (result,) = _run(group, "all_gather", [tensor], None, name, timeout, rows=rows)
+    return _run_parts(group, "all_gather", tensor, rows, None, name, timeout)
+
+
+def _run_parts(
+    group: Group,
+    collective: str,
+    tensor: Any,
+    rows: Any,
+    names: Sequence[str] | None,
+    name: str | None,
+    timeout: float | None,
+    **attributes: Any,
+) -> Any:
+    (result,) = _run(group, collective, [tensor], names, name, timeout, rows=rows, **attributes)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result
 
@@ -280,7 +387,7 @@ def _run(
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         name = ", ".join(names[:_SHOWN]) + more
     _refuse_xla(name)
-    start = _native.collectives_start if rows is None else _native.collectives_start_gather
+    start = _native.collectives_start if rows is None else _native.collectives_start_parts
     token = group.token()
     with tf.device("CPU:0"), group.after_latest():
         started = start(
@@ -292,6 +399,7 @@ def _run(
             timeout=-1.0 if timeout is None else timeout,
             call_name=name,
             names=names,
+            renewable=int(group.renewable),
             **attributes,
         )
         results = list(_native.collectives_wait(handle=started.handle, results=started.results))
