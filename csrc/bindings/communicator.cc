@@ -348,8 +348,7 @@ void bind_communicator(py::module_& m) {
       "_number_of", [](py::handle c) { return number_of(shared_communicator_of(c)); },
       "The number by which native ops of other libraries find the communicator in this process.");
   m.def(
-      "_renumber",
-      [](std::int64_t number, py::handle c) { renumber(number, shared_communicator_of(c)); },
+      "_renumber", [](std::int64_t number, py::handle c) { renumber(number, shared_communicator_of(c)); },
       "Gives the number of a communicator to the one that takes its place.");
   m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
     Communicator& communicator = communicator_of(c);

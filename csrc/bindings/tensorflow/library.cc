@@ -6,6 +6,7 @@
 #include "bindings/tensorflow/flights.h"
 #include "bindings/tensorflow/kernel.h"
 #include "bindings/tensorflow/renewal.h"
+#include "runtime/directory.h"
 
 namespace collectives::tensorflow {
 namespace {
@@ -35,6 +36,15 @@ extern "C" const char* collectives_tensorflow_problem() { return collectives::te
 // How many collectives are in flight: for tests.
 extern "C" int collectives_tensorflow_in_flight() {
   return static_cast<int>(collectives::tensorflow::Flights::instance().in_flight());
+}
+
+// For programs that use the communicator of a group beside its ops: ranks disagree; whether they did.
+extern "C" void collectives_tensorflow_note_mismatch(std::int64_t number) {
+  constexpr std::int64_t kNoStep = 0;
+  collectives::tensorflow::note_mismatch(number, kNoStep, *collectives::communicator_by_number(number));
+}
+extern "C" bool collectives_tensorflow_take_note(std::int64_t number) {
+  return collectives::tensorflow::take_note(number);
 }
 
 extern "C" void collectives_tensorflow_renew_by(collectives::tensorflow::Renew renew) {

@@ -51,6 +51,14 @@ std::shared_ptr<Communicator> renewed(std::int64_t number, std::int64_t step) {
   return communicator_by_number(number);
 }
 
+bool take_note(std::int64_t number) {
+  Renewals& all = renewals();
+  const std::lock_guard guard(all.mutex);
+  const bool noted = all.steps.erase(number) > 0;
+  all.count.store(all.steps.size(), std::memory_order_release);
+  return noted;
+}
+
 void note_mismatch(std::int64_t number, std::int64_t step, const Communicator& communicator) {
   if (communicator_by_number(number).get() != &communicator) {
     return;

@@ -16,6 +16,10 @@ namespace collectives::tensorflow {
 // from being made.
 std::shared_ptr<Communicator> renewed(std::int64_t number, std::int64_t step);
 
+// The same of a program that uses the communicator beside these ops. Whether it has to be renewed; that is up to the
+// caller then.
+bool take_note(std::int64_t number);
+
 // An op of this step has told the program that ranks disagree in a call of this communicator.
 void note_mismatch(std::int64_t number, std::int64_t step, const Communicator& communicator);
 

@@ -205,8 +205,7 @@ void register_one(const char* op, void (*shapes)(TfShapeContext*, TfStatus*)) {
                true,
                true,
                shapes});
-  register_kernel(op,
-                  api().TF_NewKernelBuilder(op, "CPU", create_kernel<Start>, run_start, destroy_kernel<Start>));
+  register_kernel(op, api().TF_NewKernelBuilder(op, "CPU", create_kernel<Start>, run_start, destroy_kernel<Start>));
 }
 
 }  // namespace

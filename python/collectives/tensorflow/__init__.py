@@ -4,11 +4,23 @@
 >>> strategy = tf.distribute.MirroredStrategy(cross_device_ops=ct.RingAllReduce())
 
 Several workers, from ``TF_CONFIG``: ``ct.MultiWorkerMirroredStrategy()``. A strategy that exists: ``ct.plug(strategy,
-ct.RingAllReduce())``. It needs TensorFlow 2.16 or later, which ``pip install 'collectives[tensorflow]'`` brings.
+ct.RingAllReduce())``.
+
+Programs for Horovod and SMDDP, one process for each rank, change their import line, and find the names that they use:
+
+>>> import collectives.tensorflow as hvd
+>>> hvd.init()
+>>> tape = hvd.DistributedGradientTape(tape)
+
+docs/horovod.md has a table of them; ``collectives.tensorflow.keras`` has the callbacks.
+
+It needs TensorFlow 2.16 or later, which ``pip install 'collectives[tensorflow]'`` brings.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -21,25 +33,157 @@ except ModuleNotFoundError as e:
         "pip install 'collectives[tensorflow]'"
     ) from e
 
+from ._training import gradients as _gradients  # noqa: F401  (registers them)
+from ._training.calls import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    oob_allreduce,
+    overlap,
+    reducescatter,
+)
+from ._training.names import ABSENT as _ABSENT
+from ._training.names import (
+    Average,
+    Compression,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+    global_process_set,
+)
+from ._training.names import absent as _absent
+from ._training.tape import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+)
+from ._training.variables import (
+    allgather_object,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_variables,
+)
+from ._training.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_rank_op,
+    local_size,
+    local_size_op,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    process_set_included_op,
+    rank,
+    rank_op,
+    rocm_built,
+    shutdown,
+    size,
+    size_op,
+)
 from .cross_device_ops import HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice, RingAllReduce
 from .plug import plug
 
 if TYPE_CHECKING:
+    from ._training.batch_norm import SyncBatchNormalization
+    from ._training.optimizer import DistributedOptimizer, PartialDistributedOptimizer
     from .multi_worker import MultiWorkerMirroredStrategy
 
 __all__ = [
+    "Average",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "HierarchicalCopyAllReduce",
+    "Max",
+    "Min",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
+    "Product",
+    "ReduceOp",
     "ReductionToOneDevice",
     "RingAllReduce",
+    "Sum",
+    "SyncBatchNormalization",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "oob_allreduce",
+    "overlap",
     "plug",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
 ]
+
+# Made on first use: some need Keras, which not every program has to load.
+_LATER = {
+    "DistributedOptimizer": "._training.optimizer",
+    "MultiWorkerMirroredStrategy": ".multi_worker",
+    "PartialDistributedOptimizer": "._training.optimizer",
+    "SyncBatchNormalization": "._training.batch_norm",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "MultiWorkerMirroredStrategy":  # on first use: replicas of one process do without it
-        from .multi_worker import MultiWorkerMirroredStrategy
-
-        return MultiWorkerMirroredStrategy
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name], __name__), name)
+    if name == "keras":
+        return importlib.import_module(".keras", __name__)
+    if name == "tensorflow":  # SMDDP's programs also write sdp.tensorflow.rank()
+        return sys.modules[__name__]
+    if name in _ABSENT:
+        raise _absent(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

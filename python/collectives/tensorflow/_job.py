@@ -24,6 +24,7 @@ from .._environment import read_environment, read_token
 from .._published import publish, read_published
 from .._wire import Deadline
 from . import _private
+from ._errors import as_tensorflow
 from ._ops import Group
 from ._start import LateError, StartError, meet, name_of, no_answer
 from ._tf_config import TFConfig
@@ -222,16 +223,9 @@ def _connect(config: TFConfig, timeout: float) -> Any:
 
 def _translated(error: errors.CollectivesError, config: TFConfig) -> Exception:
     """As TensorFlow's programs expect it."""
-    kinds: list[tuple[type[Exception], Any]] = [
-        (errors.DeadlineError, tf.errors.DeadlineExceededError),
-        (errors.PeerError, tf.errors.UnavailableError),
-        (errors.MismatchError, tf.errors.InvalidArgumentError),
-    ]
-    made = next((made for kind, made in kinds if isinstance(error, kind)), tf.errors.FailedPreconditionError)
     ranks = [r for r in dict.fromkeys((error.rank, error.peer)) if r is not None and 0 <= r < config.size]
     who = ", ".join(f"rank {rank} is {name_of(config, rank)}" for rank in ranks)
-    result: Exception = made(None, None, f"{error}{f' ({who})' if who else ''}")
-    return result
+    return as_tensorflow(error, f" ({who})" if who else "")
 
 
 def _late(config: TFConfig, timeout: float) -> Exception:

@@ -8,10 +8,11 @@ any number of collectives can be in flight whatever the number of inter-op threa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ import tensorflow as tf
 from .. import _core
 from .._environment import read_num_threads
 from ..communicator import Communicator
-from ..errors import PeerError
+from ..errors import CollectivesError, MismatchError, PeerError
 from . import _private
+from ._errors import as_tensorflow
 
 __all__ = [
     "Group",
@@ -56,16 +58,19 @@ _UNSAVEABLE = (
 _PATH = str(Path(_core.__file__).with_name("_tensorflow.so"))
 
 
-def _load() -> Any:
+def _load() -> tuple[Any, Any]:
     ops = tf.load_op_library(_PATH)
-    problem = ctypes.CDLL(_PATH).collectives_tensorflow_problem
-    problem.restype = ctypes.c_char_p
-    if text := problem().decode():
+    library = ctypes.CDLL(_PATH)
+    library.collectives_tensorflow_problem.restype = ctypes.c_char_p
+    library.collectives_tensorflow_note_mismatch.argtypes = [ctypes.c_int64]
+    library.collectives_tensorflow_take_note.argtypes = [ctypes.c_int64]
+    library.collectives_tensorflow_take_note.restype = ctypes.c_bool
+    if text := library.collectives_tensorflow_problem().decode():
         raise ImportError(f"collectives.tensorflow cannot work with TensorFlow {tf.__version__}: {text}")
-    return ops
+    return ops, library
 
 
-_native = _load()
+_native, _library = _load()
 _core._limit_threads(read_num_threads())
 _numbers = itertools.count()
 _groups: weakref.WeakValueDictionary[int, Group] = weakref.WeakValueDictionary()  # by number
@@ -120,6 +125,22 @@ class Group:
             )
         self.replace(made)
         old.close()
+
+    @contextlib.contextmanager
+    def beside_ops(self) -> Iterator[Communicator]:
+        """The communicator for calls that are no ops, with the same consequences of a disagreement.
+
+        Raises:
+            tf.errors.FailedPreconditionError: the ranks disagree about such a call. Others as ``all_reduce``.
+        """
+        if _library.collectives_tensorflow_take_note(self.number):
+            self.renew()
+        try:
+            yield self.communicator
+        except CollectivesError as error:
+            if isinstance(error, MismatchError):
+                _library.collectives_tensorflow_note_mismatch(self.number)
+            raise as_tensorflow(error, renewable=self.renewable) from error
 
     def token(self) -> Any:
         """The resource that all Starts take."""
@@ -178,7 +199,7 @@ def _renew(number: int, problem: Any, room: int) -> None:
     ctypes.memmove(problem, text[: room - 1] + b"\0", min(len(text), room - 1) + 1)
 
 
-ctypes.CDLL(_PATH).collectives_tensorflow_renew_by(_renew)
+_library.collectives_tensorflow_renew_by(_renew)
 
 
 def reduce_replicas(
@@ -246,7 +267,7 @@ def replica_bytes() -> int:
 
 def in_flight() -> int:
     """How many collectives have been started and are not over, or are over and nobody has been told."""
-    return int(ctypes.CDLL(_PATH).collectives_tensorflow_in_flight())
+    return int(_library.collectives_tensorflow_in_flight())
 
 
 def all_reduce(

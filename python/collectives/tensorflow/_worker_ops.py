@@ -13,11 +13,12 @@ from typing import Any
 import tensorflow as tf
 
 from . import _ops, _private, _replica_ops
+from ._buckets import reduce_in_buckets
 from ._dtypes import mean_of_sum
 from ._worker_slices import gather_from_workers, sum_over_workers
 from .cross_device_ops import NcclAllReduce
 
-__all__ = ["WorkerOps", "packs_of"]
+__all__ = ["WorkerOps"]
 
 _log = logging.getLogger("collectives")
 _told_of_nccl: list[bool] = []
@@ -121,25 +122,20 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
             local = self._reduce([tensors[k] for k in chosen], [names[k] for k in chosen], not summed)
             for k, value in zip(chosen, local, strict=True):
                 results[k] = value
-        dense: dict[tuple[str, tf.DType], list[int]] = {}
-        for k, value in enumerate(results):
-            if not isinstance(value, tf.IndexedSlices):
-                dense.setdefault(("sum" if sums[k] else "avg", value.dtype), []).append(k)
-        for (op, _), chosen in dense.items():
-            # The last layer's gradients are there first.
-            for pack in packs_of([results[k] for k in chosen[::-1]], options.bytes_per_pack):
-                members = [chosen[::-1][i] for i in pack]
-                reduced = _ops.all_reduce(
-                    self.group,
-                    [results[k] for k in members],
-                    op,
-                    names=[names[k] for k in members],
-                    algorithm=self._algorithm(options),
-                    timeout=options.timeout_seconds,
-                )
-                for k, value in zip(members, reduced, strict=True):
-                    value.set_shape(results[k].shape)
-                    results[k] = value
+        dense = [k for k, value in enumerate(results) if not isinstance(value, tf.IndexedSlices)]
+        for summed in (True, False):
+            chosen = [k for k in dense if sums[k] == summed]
+            reduced = reduce_in_buckets(
+                self.group,
+                [results[k] for k in chosen],
+                "sum" if summed else "avg",
+                names=[names[k] for k in chosen],
+                bytes_per_bucket=options.bytes_per_pack,
+                algorithm=self._algorithm(options),
+                timeout=options.timeout_seconds,
+            )
+            for k, value in zip(chosen, reduced, strict=True):
+                results[k] = value
         for k, value in enumerate(results):
             if not isinstance(value, tf.IndexedSlices):
                 continue
@@ -196,25 +192,6 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
             shape[place] = None
             back.set_shape(shape)
         return back
-
-
-def packs_of(tensors: Sequence[Any], bytes_per_pack: int) -> list[list[int]]:
-    """Splits a list of tensors, by their positions, into packs of at least so many bytes, the last excepted.
-
-    One pack when ``bytes_per_pack`` is 0 or a shape is unknown. The same on all workers: it depends on shapes only.
-    """
-    sizes = [value.shape.num_elements() for value in tensors]
-    if bytes_per_pack <= 0 or any(size is None for size in sizes):
-        return [list(range(len(tensors)))]
-    packs: list[list[int]] = []
-    held = bytes_per_pack
-    for i, value in enumerate(tensors):
-        if held >= bytes_per_pack:
-            packs.append([])
-            held = 0
-        packs[-1].append(i)
-        held += sizes[i] * value.dtype.size
-    return packs
 
 
 def _divided(value: Any, count: int) -> Any:

@@ -1,0 +1,28 @@
+"""The errors of calls that are no ops, as programs of TensorFlow expect them; ops raise the same."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from .. import errors
+
+__all__ = ["as_tensorflow"]
+
+_KINDS: tuple[tuple[type[errors.CollectivesError], type[tf.errors.OpError]], ...] = (
+    (errors.DeadlineError, tf.errors.DeadlineExceededError),
+    (errors.PeerError, tf.errors.UnavailableError),
+    (errors.MismatchError, tf.errors.InvalidArgumentError),
+)
+
+
+def as_tensorflow(error: errors.CollectivesError, more: str = "", *, renewable: bool = False) -> tf.errors.OpError:
+    """The error of TensorFlow for one of the engine.
+
+    Args:
+        more: what its text says besides.
+        renewable: it is of a group that outlives a disagreement; see ``_ops.Group``.
+    """
+    made = next((made for kind, made in _KINDS if isinstance(error, kind)), tf.errors.FailedPreconditionError)
+    if renewable and isinstance(error, errors.MismatchError):
+        made = tf.errors.FailedPreconditionError
+    return made(None, None, f"{error}{more}")

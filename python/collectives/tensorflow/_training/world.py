@@ -1,0 +1,235 @@
+"""The world of the training API: starting and ending, and which rank this is."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from ... import _world
+from ...communicator import Communicator
+from .._ops import Group
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "group",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+]
+
+_lock = threading.Lock()
+_owned: list[bool] = []  # empty before init(): whether the communicator was made there
+_groups: list[Group] = []  # at most one, kept after shutdown(): functions that were traced with it go on after init()
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Joins the job of this process, as ``collectives.init`` does; does nothing where that has happened.
+
+    It may be called again after ``shutdown``; functions that were traced before work on.
+
+    Args:
+        comm: a ``collectives.Communicator`` to use instead, which ``shutdown`` then leaves open.
+        process_sets: for Horovod's programs; None and an empty list are accepted.
+
+    Raises:
+        TypeError: ``comm`` is something else, say an MPI communicator.
+        NotImplementedError: process sets were given.
+        CollectivesError, ValueError: as ``collectives.init``.
+
+    Example:
+        >>> import collectives.tensorflow as hvd
+        >>> hvd.init()
+        >>> print(hvd.rank(), hvd.size())
+    """
+    if comm is not None and not isinstance(comm, Communicator):
+        raise TypeError(
+            f"init: comm is {comm!r}; a collectives.Communicator is accepted, or None for the job that this process "
+            "was started in. For some of the ranks, use collectives.init().new_group(ranks)"
+        )
+    if process_sets:
+        raise NotImplementedError(
+            f"init: process_sets is {process_sets!r}; process sets are not there yet. Use "
+            "comm = collectives.init().new_group(ranks), whose calls take eager tensors"
+        )
+    with _lock:
+        if _owned and not _groups[0].communicator.closed:
+            return
+        made = _world.init() if comm is None else comm
+        if _groups and (_groups[0].rank, _groups[0].size) == (made.rank, made.size):
+            _groups[0].replace(made)
+        else:
+            _groups[:] = [Group(made, renewable=True)]
+        _owned[:] = [comm is None]
+
+
+def shutdown() -> None:
+    """Leaves the job. Calls then raise ValueError until ``init`` is called again; twice does nothing."""
+    with _lock:
+        if _owned and _owned[0]:
+            _groups[0].communicator.close()
+        _owned.clear()
+
+
+def is_initialized() -> bool:
+    """Whether ``init`` has been called, and ``shutdown`` not since."""
+    return bool(_owned)
+
+
+def group() -> Group:
+    """The ranks of this job. Raises ``ValueError`` before ``init``."""
+    if not _owned:
+        raise ValueError("collectives.tensorflow has not been initialized; call init() first")
+    return _groups[0]
+
+
+def rank() -> int:
+    """The number of this process, 0 to ``size() - 1``. Raises ``ValueError`` before ``init``, as all of these do."""
+    return group().rank
+
+
+def size() -> int:
+    """The number of processes."""
+    return group().size
+
+
+def local_rank() -> int:
+    """The number of this process among those of its host: of the device that it should take."""
+    return group().communicator.local_rank
+
+
+def local_size() -> int:
+    """The number of processes on this host."""
+    return group().communicator.local_size
+
+
+def _hosts_of_local_rank() -> list[int]:
+    """The hosts that have a process with this one's local rank, in their order."""
+    hosts = group().communicator._host
+    return [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank()]
+
+
+def cross_rank() -> int:
+    """The number of this host among those that have a process with this local rank."""
+    return _hosts_of_local_rank().index(group().communicator._host[rank()])
+
+
+def cross_size() -> int:
+    """How many hosts have a process with this local rank."""
+    return len(_hosts_of_local_rank())
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have equally many processes."""
+    hosts = group().communicator._host
+    return len({hosts.count(host) for host in hosts}) == 1
+
+
+def _number(value: int, name: str | None) -> Any:
+    return tf.constant(value, tf.int32, name=name)
+
+
+def _check_world(process_set_id: int) -> None:
+    if process_set_id != 0:
+        raise ValueError(f"process_set_id is {process_set_id!r}; there is only 0, the process set of all ranks")
+
+
+def rank_op(name: str | None = None) -> Any:
+    """``rank()`` as a tensor, int32."""
+    return _number(rank(), name)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """``size()`` as a tensor, int32."""
+    _check_world(process_set_id)
+    return _number(size(), name)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """``local_rank()`` as a tensor, int32."""
+    return _number(local_rank(), name)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """``local_size()`` as a tensor, int32."""
+    return _number(local_size(), name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """Whether this process is in the process set, as a tensor, int32: 1, since there is only that of all ranks."""
+    _check_world(process_set_id)
+    group()
+    return _number(1, name)
+
+
+def mpi_threads_supported() -> bool:
+    """False: there is no MPI here. Several threads may call collectives all the same."""
+    group()
+    return False
+
+
+def mpi_built() -> bool:
+    """False: MPI is not used."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: MPI is not used."""
+    return False
+
+
+def gloo_built() -> bool:
+    """False: Gloo is not used, and its place is taken by this library."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False: Gloo is not used."""
+    return False
+
+
+def nccl_built() -> int:
+    """0: TensorFlow gives plug-ins no stream of its GPUs, so its tensors are reduced on the host."""
+    return 0
+
+
+def cuda_built() -> bool:
+    """False, as ``nccl_built`` is 0."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False."""
+    return False
+
+
+def ddl_built() -> bool:
+    """False."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False."""
+    return False
