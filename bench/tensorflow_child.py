@@ -83,10 +83,12 @@ def _execute(command: str, contenders: dict[tuple[str, str], Any], wait: Callabl
 def _moved() -> dict[str, int]:
     """What our engine has moved so far: over replicas, and by transport."""
     from collectives.tensorflow import _job, _ops
+    from collectives.tensorflow._training import world
 
     moved = {"replicas": _ops.replica_bytes()}
-    for _, group in _job._jobs:
-        moved |= group.communicator.bytes_by_transport()
+    for group in [*(group for _, group in _job._jobs), *world._groups]:
+        for transport, count in group.communicator.bytes_by_transport().items():
+            moved[transport] = moved.get(transport, 0) + count
     return moved
 
 
@@ -118,7 +120,7 @@ def replicas(n: int) -> dict[tuple[str, str], Any]:
 def worker(kind: str) -> dict[tuple[str, str], Any]:
     """The contenders of a pair of workers: "tf", or a transport of ours."""
     import tensorflow as tf
-    from tensorflow_contenders import UnderStrategy
+    from tensorflow_contenders import UnderStrategy, UnderTape
 
     if kind == "tf":
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -127,5 +129,9 @@ def worker(kind: str) -> dict[tuple[str, str], Any]:
             ("2 workers", "no all-reduce"): UnderStrategy(strategy, reduces=False),
         }
     import collectives.tensorflow as ours
+    from collectives.tensorflow import _job
 
-    return {("2 workers", kind): UnderStrategy(ours.MultiWorkerMirroredStrategy())}
+    strategy = UnderStrategy(ours.MultiWorkerMirroredStrategy())
+    # Of the same two processes, so that both have the same cores.
+    ours.init(comm=_job._jobs[0][1].communicator.dup())
+    return {("2 workers", kind): strategy, ("2 workers", f"{kind} tape"): UnderTape(ours)}

@@ -126,6 +126,66 @@ class UnderStrategy:
         return _timed(write, self._reduce, iterations, wait)
 
 
+class UnderTape:
+    """The model as programs of Horovod have it: a plain loop whose tape reduces, and variables of one process.
+
+    Args:
+        horovod: the module collectives.tensorflow, initialized.
+    """
+
+    def __init__(self, horovod: Any) -> None:
+        self._horovod = horovod
+        rank, ranks = horovod.rank(), horovod.size()
+        part = model.BATCH // ranks
+        self._variables = [tf.Variable(w) for w in model.weights()]
+        x, labels = (tf.constant(values[rank * part : (rank + 1) * part]) for values in model.data())
+        self._x, self._labels = x, labels
+        self._base = [tf.constant(g) for g in model.gradients(rank)]
+        self._gradients = [tf.Variable(tf.zeros(shape), trainable=False) for shape in model.SHAPES]
+        self._step = tf.function(self._trace_step)
+        self._write = tf.function(self._trace_write)
+        self._reduce = tf.function(self._trace_reduce).get_concrete_function()
+
+    def _trace_step(self) -> Any:
+        with tf.GradientTape() as tape:
+            loss = forward(self._variables, self._x, self._labels)
+        tape = self._horovod.DistributedGradientTape(tape, op=self._horovod.Sum)
+        for variable, gradient in zip(self._variables, tape.gradient(loss, self._variables), strict=True):
+            variable.assign_sub(model.RATE * gradient)
+        return loss
+
+    def _trace_write(self, scale: Any) -> None:
+        for variable, values in zip(self._gradients, self._base, strict=True):
+            variable.assign(values * scale)
+
+    def _trace_reduce(self) -> Any:
+        gradients = [variable.read_value() for variable in self._gradients]
+        return self._horovod.grouped_allreduce(gradients, op=self._horovod.Sum)
+
+    def losses(self) -> list[float]:
+        """See ``UnderStrategy``."""
+        return [float(self._step()) for _ in range(model.CHECKED_STEPS)]
+
+    def count_wrong(self, scale: float) -> int:
+        """See ``UnderStrategy``."""
+        self._write(tf.constant(scale))
+        expected = model.total(self._horovod.size(), scale)
+        return sum(
+            int(np.count_nonzero(value.numpy() != total)) for value, total in zip(self._reduce(), expected, strict=True)
+        )
+
+    def time_steps(self, iterations: int, wait: Wait) -> list[int]:
+        """Nanoseconds of each step."""
+        return _timed(_nothing, self._step, iterations, wait)
+
+    def time_reductions(self, iterations: int, wait: Wait, fresh: bool) -> list[int]:
+        """Nanoseconds of each all-reduce of a group; see ``UnderStrategy``."""
+        scales = [tf.constant(float(1 << i)) for i in range(4)]
+        self._write(scales[0])
+        write = (lambda i: self._write(scales[i % 4])) if fresh else _nothing
+        return _timed(write, self._reduce, iterations, wait)
+
+
 class UnderDTensor:
     """The model with DTensor: replicated weights, the batch in as many parts as there are devices."""
 

@@ -29,6 +29,7 @@ def _comparisons() -> list[_Comparison]:
     for ours, target in (("shm", 1 / 4), ("tcp", 1 / 3)):
         found.append(("2 workers", "all-reduce", ours, "tf ring", target))
         found.append(("2 workers", "step", ours, "tf ring", None))
+        found.append(("2 workers", "step", f"{ours} tape", ours, 1.15 if ours == "shm" else None))
     return found
 
 

@@ -7,7 +7,7 @@ The model is a perceptron 784-700-500-10 with a batch of 128 in all. Measured ar
 alone: a tf.function that holds only the batch-reduce of gradients of the model's shapes. Contenders are, on 2 and on 8
 logical CPUs of one process, TensorFlow's ReductionToOneDevice, HierarchicalCopyAllReduce, default and DTensor, and
 ours; on two workers, which are processes, TensorFlow's MultiWorkerMirroredStrategy and ours over shared memory and over
-TCP.
+TCP, and there the tape of Horovod's API.
 
 All of them take turns, in blocks of some 40 ms and in an order that is drawn anew in each round. The first call of a
 block does not count; a call takes as long as on the slowest worker. A time is the median of the medians of blocks, a
@@ -203,7 +203,7 @@ def _wrong_bytes(group: str, name: str, moved: dict[str, int], times: int) -> li
     if name.startswith(THEIRS):
         least = {}
     elif group == "2 workers":
-        least = {name: model.NBYTES * times}  # any all-reduce of two ranks sends as much as it reduces
+        least = {name.split()[0]: model.NBYTES * times}  # any all-reduce of two ranks sends as much as it reduces
         moved = {kind: n for kind, n in moved.items() if kind != "replicas"}
     else:
         least = {"replicas": int(group.split()[0]) * model.NBYTES * times}

@@ -1,6 +1,7 @@
 #include "bindings/tensorflow/renewal.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <string>
@@ -11,11 +12,22 @@
 namespace collectives::tensorflow {
 namespace {
 
+struct Noted {
+  std::int64_t step = 0;  // that has told of a mismatch
+  bool renewing = false;  // by one of its ops; others wait for that
+};
+
 struct Renewals {
   std::mutex mutex;
-  std::map<std::int64_t, std::int64_t> steps;  // by number: the step that has told of a mismatch
-  std::atomic<std::size_t> count{0};           // of these, so that a call needs no lock where there are none
+  std::condition_variable over;
+  std::map<std::int64_t, Noted> noted;  // by number
+  std::atomic<std::size_t> count{0};    // of these, so that a call needs no lock where there are none
   Renew renew = nullptr;
+
+  void forget(std::map<std::int64_t, Noted>::iterator which) {
+    noted.erase(which);
+    count.store(noted.size(), std::memory_order_release);
+  }
 };
 
 // Never deleted: threads of TensorFlow may still ask while the process ends.
@@ -24,29 +36,39 @@ Renewals& renewals() {
   return *made;
 }
 
+void renew_now(std::int64_t number, std::int64_t step) {
+  Renewals& all = renewals();
+  std::unique_lock lock(all.mutex);
+  all.over.wait(lock, [&] {
+    const auto found = all.noted.find(number);
+    return found == all.noted.end() || !found->second.renewing;
+  });
+  if (const auto found = all.noted.find(number); found == all.noted.end() || found->second.step == step) {
+    return;
+  }
+  all.noted[number].renewing = true;
+  const Renew renew = all.renew;
+  lock.unlock();
+  std::string problem(4096, '\0');
+  renew(number, problem.data(), problem.size());  // all ranks meet in there
+  problem.resize(problem.find('\0'));
+  lock.lock();
+  const auto found = all.noted.find(number);
+  found->second.renewing = false;
+  if (problem.empty()) {
+    all.forget(found);
+  }
+  all.over.notify_all();
+  if (!problem.empty()) {
+    throw CollectivesError(ErrorKind::kPeer, problem, {});
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> renewed(std::int64_t number, std::int64_t step) {
-  Renewals& all = renewals();
-  if (all.count.load(std::memory_order_acquire) > 0) {
-    Renew renew = nullptr;
-    {
-      const std::lock_guard guard(all.mutex);
-      const auto found = all.steps.find(number);
-      if (found != all.steps.end() && found->second != step) {
-        renew = all.renew;
-      }
-    }
-    if (renew != nullptr) {
-      std::string problem(4096, '\0');
-      renew(number, problem.data(), problem.size());
-      if (problem.resize(problem.find('\0')); !problem.empty()) {
-        throw CollectivesError(ErrorKind::kPeer, problem, {});
-      }
-      const std::lock_guard guard(all.mutex);
-      all.steps.erase(number);
-      all.count.store(all.steps.size(), std::memory_order_release);
-    }
+  if (renewals().count.load(std::memory_order_acquire) > 0) {
+    renew_now(number, step);
   }
   return communicator_by_number(number);
 }
@@ -54,9 +76,12 @@ std::shared_ptr<Communicator> renewed(std::int64_t number, std::int64_t step) {
 bool take_note(std::int64_t number) {
   Renewals& all = renewals();
   const std::lock_guard guard(all.mutex);
-  const bool noted = all.steps.erase(number) > 0;
-  all.count.store(all.steps.size(), std::memory_order_release);
-  return noted;
+  const auto found = all.noted.find(number);
+  if (found == all.noted.end()) {
+    return false;
+  }
+  all.forget(found);
+  return true;
 }
 
 void note_mismatch(std::int64_t number, std::int64_t step, const Communicator& communicator) {
@@ -65,8 +90,8 @@ void note_mismatch(std::int64_t number, std::int64_t step, const Communicator& c
   }
   Renewals& all = renewals();
   const std::lock_guard guard(all.mutex);
-  all.steps[number] = step;
-  all.count.store(all.steps.size(), std::memory_order_release);
+  all.noted[number].step = step;
+  all.count.store(all.noted.size(), std::memory_order_release);
 }
 
 void renew_by(Renew renew) {
