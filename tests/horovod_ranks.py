@@ -23,7 +23,7 @@ def join() -> tuple[int, int]:
 
 
 def said(function: Any, *args: Any, **kwargs: Any) -> str:
-    """In a rank: the type and the text of the error that a call raises, which is to be one of all ranks; "" for none."""
+    """In a rank: the type and the text of the error that a call raises; "" for none."""
     tf: Any = importlib.import_module("tensorflow")
     try:
         function(*args, **kwargs)
@@ -42,13 +42,14 @@ class Ranks(Workers):
     """
 
     def __init__(self, size: int, *, variables: dict[str, str] | None = None) -> None:
+        self.variables = variables or {}
         self.ports = free_ports(1)
         job = {
             "COLLECTIVES_SIZE": str(size),
             "COLLECTIVES_RENDEZVOUS": f"127.0.0.1:{self.ports[0]}",
             "COLLECTIVES_TOKEN": secrets.token_hex(32),
             "COLLECTIVES_TIMEOUT": SECONDS,
-            **(variables or {}),
+            **self.variables,
         }
         self.workers = [Worker(("rank", r), 1, {"COLLECTIVES_RANK": str(r), **job}) for r in range(size)]
         try:

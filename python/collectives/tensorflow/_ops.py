@@ -94,6 +94,7 @@ class Group:
         self.size = communicator.size
         self.number = _core._number_of(communicator)
         self.renewable = renewable
+        self._lost = ""  # why it cannot be renewed
         _groups[self.number] = self
         self._name = f"collectives_token_{next(_numbers)}"
         self._token: Any = None  # of eager mode and of all functions in it
@@ -107,6 +108,7 @@ class Group:
             raise ValueError(f"{communicator!r} cannot take the place of rank {self.rank} of {self.size}")
         _core._renumber(self.number, communicator)
         self.communicator = communicator
+        self._lost = ""
 
     def renew(self) -> None:
         """Goes on after a disagreement. All ranks do so.
@@ -115,14 +117,16 @@ class Group:
             CollectivesError: they cannot; a rank has ended, say.
         """
         old = self.communicator
-        made = old.shrink()
-        if made.size != self.size:
-            made.close()
-            raise PeerError(
-                f"rank {self.rank} of {self.size} cannot go on after a disagreement between ranks: of these, "
-                f"{self.size - made.size} has ended or does not answer. Look at its output, and start the job again",
-                rank=self.rank,
-            )
+        if not self._lost:
+            made = old.shrink()
+            if made.size != self.size:
+                made.close()
+                self._lost = (
+                    f"rank {self.rank} of {self.size} cannot go on after a disagreement between ranks: of these, "
+                    f"{self.size - made.size} has ended or does not answer. Look at its output, and start the job again"
+                )
+        if self._lost:
+            raise PeerError(self._lost, rank=self.rank)
         self.replace(made)
         old.close()
 

@@ -238,8 +238,8 @@ def alltoall(
         raise invalid(f"alltoall: {what} is a scalar, which has no rows to give away")
     rows = tf.shape(tensor, out_type=tf.int64)[0]
     if splits is None:
-        checks = [_holds(rows % ranks == 0, f"alltoall: the rows of {what} cannot be split evenly over {ranks} ranks; "
-                         "pass splits. Rows:", rows)]  # fmt: skip
+        text = f"alltoall: the rows of {what} cannot be split evenly over {ranks} ranks; pass splits. Rows:"
+        checks = [_holds(tf.equal(rows % ranks, 0), text, rows)]
         with tf.control_dependencies(checks):
             own = tf.fill([ranks], rows // ranks)
     else:
@@ -250,7 +250,7 @@ def alltoall(
                 f"each of the {ranks} ranks is accepted"
             )
         own = tf.cast(splits, tf.int64)
-        fits = tf.reduce_all(own >= 0) & (tf.reduce_sum(own) == rows)
+        fits = tf.reduce_all(own >= 0) & tf.equal(tf.reduce_sum(own), rows)
         text = f"alltoall: the splits of {what} do not add up to its rows, or are negative. Rows and splits:"
         with tf.control_dependencies([_holds(fits, text, rows, own)]):
             own = tf.identity(own)

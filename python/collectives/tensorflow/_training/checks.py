@@ -17,7 +17,7 @@ def named(tensor: Any, name: str | None) -> str:
     if name:
         return f"'{name}'"
     own = None if tf.is_tensor(tensor) and hasattr(tensor, "numpy") else getattr(tensor, "name", None)
-    return f"'{own}'" if own else f"a tensor of dtype {tensor.dtype.name} and shape {tuple(tensor.shape)}"
+    return f"'{own}'" if own else f"a tensor of dtype {tensor.dtype.name} and shape {tensor.shape}"
 
 
 def as_tensor(tensor: Any, name: str | None, call: str) -> Any:

@@ -36,7 +36,8 @@ def _start(op: Any, _: Any, *gradients: Any) -> list[Any]:
     else:  # broadcast
         results = _ops.all_reduce(group, gradients, "avg", **_options(op))
         if group.rank != op.get_attr("root"):
-            results = [tf.zeros_like(result) for result in results]
+            with tf.control_dependencies(results):  # a graph of TensorFlow 1 would leave the collective out
+                results = [tf.zeros_like(gradient) for gradient in gradients]
     return [*results, None, None]
 
 
@@ -45,14 +46,23 @@ def _all_reduce(group: _ops.Group, op: Any, gradients: tuple[Any, ...]) -> list[
     if kind in ("sum", "avg"):
         return _ops.all_reduce(group, gradients, kind, algorithm=op.get_attr("algorithm").decode(), **_options(op))
     count = len(gradients)
-    values, results = op.inputs[:count], op.outputs[1:]
+    values, results = op.inputs[:count], _results(op)
     if kind == "prod":
         totals = _ops.all_reduce(group, gradients, "sum", **_options(op))
         return [total * _others(group, value, op) for total, value in zip(totals, values, strict=True)]
     # Of a minimum or maximum: to the ranks that have it, in equal shares.
-    holds = [tf.cast(value == result, result.dtype) for value, result in zip(values, results, strict=True)]
+    holds = [tf.cast(tf.equal(value, result), result.dtype) for value, result in zip(values, results, strict=True)]
     both = _ops.all_reduce(group, [*gradients, *holds], "sum", **_options(op))
     return [total * hold / held for total, hold, held in zip(both[:count], holds, both[count:], strict=True)]
+
+
+def _results(op: Any) -> list[Any]:
+    """The results of a collective as they are when it is over: what Start gives is memory in which it is at work."""
+    handle, *memory = op.outputs
+    if isinstance(handle, tf.__internal__.EagerTensor):
+        return memory  # Wait has run long ago
+    (wait,) = (consumer for consumer in handle.consumers() if consumer.type == "CollectivesWait")
+    return list(wait.outputs)
 
 
 def _others(group: _ops.Group, value: Any, op: Any) -> Any:
