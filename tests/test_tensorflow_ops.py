@@ -278,7 +278,7 @@ def test_a_collective_that_nobody_waits_for():
 
     def work(group):
         started = [
-            _ops._native.collectives_start(
+            _ops.native.collectives_start(
                 values=[tf.fill([1000], float(k))],
                 rows=tf.zeros([0], tf.int64),
                 token=group.token(),
@@ -287,13 +287,13 @@ def test_a_collective_that_nobody_waits_for():
             )
             for k in range(30)
         ]
-        waited = _ops._native.collectives_wait(handle=started[7].handle, results=started[7].results)
+        waited = _ops.native.collectives_wait(handle=started[7].handle, results=started[7].results)
         with pytest.raises(tf.errors.InternalError, match="twice"):
-            _ops._native.collectives_wait(handle=started[7].handle, results=started[7].results)
+            _ops.native.collectives_wait(handle=started[7].handle, results=started[7].results)
         del started
         (after,) = _ops.all_reduce(group, [tf.ones(3)], "sum")
         with pytest.raises(tf.errors.FailedPreconditionError, match="no collective has the handle"):
-            _ops._native.collectives_wait(handle=tf.constant(1 << 40, tf.int64), results=[after])
+            _ops.native.collectives_wait(handle=tf.constant(1 << 40, tf.int64), results=[after])
         return waited[0].numpy()[0], after.numpy()[0]
 
     assert returned(on_ranks(2, work)) == [(14.0, 2.0)] * 2

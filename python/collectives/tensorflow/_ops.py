@@ -8,22 +8,14 @@ any number of collectives can be in flight whatever the number of inter-op threa
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import itertools
-import weakref
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from .. import _core
-from .._environment import read_num_threads
-from ..communicator import Communicator
-from ..errors import CollectivesError, MismatchError, PeerError
 from . import _private
-from ._errors import as_tensorflow
+from ._group import Group, group_of, library, native
 
 __all__ = [
     "Group",
@@ -46,164 +38,6 @@ _SHOWN = 4  # names of tensors in the name of a fused call
 # while others are at work. See docs/lab/tensorflow-steps.md.
 _OP_BYTES = 1 << 20
 _MOST_OPS = 8
-
-
-_UNSAVEABLE = (
-    "A function that communicates with the other workers cannot be exported: it reduces or gathers over the replicas, "
-    "or reads a variable with ON_READ synchronization, whose value is made of those of all workers. Export one that "
-    "does not, for example the model's call without its training step and its metrics"
-)
-
-
-_PATH = str(Path(_core.__file__).with_name("_tensorflow.so"))
-
-
-def _load() -> tuple[Any, Any]:
-    ops = tf.load_op_library(_PATH)
-    library = ctypes.CDLL(_PATH)
-    library.collectives_tensorflow_problem.restype = ctypes.c_char_p
-    library.collectives_tensorflow_note_mismatch.argtypes = [ctypes.c_int64]
-    library.collectives_tensorflow_take_note.argtypes = [ctypes.c_int64]
-    library.collectives_tensorflow_take_note.restype = ctypes.c_bool
-    if text := library.collectives_tensorflow_problem().decode():
-        raise ImportError(f"collectives.tensorflow cannot work with TensorFlow {tf.__version__}: {text}")
-    return ops, library
-
-
-_native, _library = _load()
-_core._limit_threads(read_num_threads())
-_numbers = itertools.count()
-_groups: weakref.WeakValueDictionary[int, Group] = weakref.WeakValueDictionary()  # by number
-
-
-class Group:
-    """The ranks of a communicator, as the ops below see them.
-
-    Attributes:
-        communicator: the communicator. The group keeps it open.
-        rank, size: of this process in it.
-        number: by which ops know it; that of a renewed communicator, too.
-        renewable: whether the group outlives a disagreement. Its ranks then raise FailedPreconditionError, instead of
-            InvalidArgumentError, and go on with the next step, by a communicator that takes the place of the old one.
-            They also have to agree about the names of tensors.
-    """
-
-    def __init__(self, communicator: Communicator, *, renewable: bool = False) -> None:
-        self.communicator = communicator
-        self.rank = communicator.rank
-        self.size = communicator.size
-        self.number = _core._number_of(communicator)
-        self.renewable = renewable
-        self._lost = ""  # why it cannot be renewed
-        _groups[self.number] = self
-        self._name = f"collectives_token_{next(_numbers)}"
-        self._token: Any = None  # of eager mode and of all functions in it
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
-        return self  # there is one of each communicator
-
-    def replace(self, communicator: Communicator) -> None:
-        """Goes on with another communicator of the same ranks; functions that were traced with the old one do too."""
-        if (communicator.rank, communicator.size) != (self.rank, self.size):
-            raise ValueError(f"{communicator!r} cannot take the place of rank {self.rank} of {self.size}")
-        _core._renumber(self.number, communicator)
-        self.communicator = communicator
-        self._lost = ""
-
-    def renew(self) -> None:
-        """Goes on after a disagreement. All ranks do so.
-
-        Raises:
-            CollectivesError: they cannot; a rank has ended, say.
-        """
-        old = self.communicator
-        if not self._lost:
-            made = old.shrink()
-            if made.size != self.size:
-                made.close()
-                self._lost = (
-                    f"rank {self.rank} of {self.size} cannot go on after a disagreement between ranks: of these, "
-                    f"{self.size - made.size} has ended or does not answer. Look at its output, and start the job again"
-                )
-        if self._lost:
-            raise PeerError(self._lost, rank=self.rank)
-        self.replace(made)
-        old.close()
-
-    @contextlib.contextmanager
-    def beside_ops(self) -> Iterator[Communicator]:
-        """The communicator for calls that are no ops, with the same consequences of a disagreement.
-
-        Raises:
-            tf.errors.FailedPreconditionError: the ranks disagree about such a call. Others as ``all_reduce``.
-        """
-        if _library.collectives_tensorflow_take_note(self.number):
-            self.renew()
-        try:
-            yield self.communicator
-        except CollectivesError as error:
-            if isinstance(error, MismatchError):
-                _library.collectives_tensorflow_note_mismatch(self.number)
-            raise as_tensorflow(error, renewable=self.renewable) from error
-
-    def token(self) -> Any:
-        """The resource that all Starts take."""
-        _private.mark_as_unsaveable(_UNSAVEABLE)
-        with tf.init_scope(), tf.device("CPU:0"):
-            if tf.executing_eagerly():
-                if self._token is None:
-                    self._token = self._make_token()
-                return self._token
-            kept = self._kept_in(tf.compat.v1.get_default_graph(), "token")
-            if not kept:
-                kept.append(self._make_token())
-            return kept[0]
-
-    def _kept_in(self, graph: Any, what: str) -> list[Any]:
-        """What this group keeps of a graph of TensorFlow 1: in the graph, which it must not keep alive."""
-        kept: list[Any] = graph.get_collection_ref(f"{self._name}_{what}")
-        return kept
-
-    def _make_token(self) -> Any:
-        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=self._name)
-
-    def after_latest(self) -> Any:
-        """Control dependencies that order Starts where TensorFlow does not: in graphs that are no functions."""
-        if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
-            return tf.control_dependencies([])
-        return tf.control_dependencies(self._kept_in(tf.compat.v1.get_default_graph(), "latest"))
-
-    def remember(self, started: Any, results: Sequence[Any]) -> None:
-        """Notes a Start for the next, and that its Wait has to run, also where nobody needs the results."""
-        if tf.executing_eagerly():
-            return
-        graph = started.handle.graph
-        if graph.building_function:
-            _private.must_run(results[0].op)
-        else:
-            self._kept_in(graph, "latest")[:] = [started.handle.op]
-
-
-def group_of(number: int) -> Group:
-    """The group of this number. Raises ``RuntimeError`` where it does not exist any more."""
-    group = _groups.get(number)
-    if group is None:
-        raise RuntimeError(f"the group {number} of a collective does not exist any more")
-    return group
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
-def _renew(number: int, problem: Any, room: int) -> None:
-    """What the first op of a step calls after a disagreement."""
-    text = b""
-    try:
-        group_of(number).renew()
-    except Exception as error:
-        text = (str(error) or repr(error)).encode()
-    ctypes.memmove(problem, text[: room - 1] + b"\0", min(len(text), room - 1) + 1)
-
-
-_library.collectives_tensorflow_renew_by(_renew)
 
 
 def reduce_replicas(
@@ -235,7 +69,7 @@ def reduce_replicas(
     for part in [slice(None)] if whole else _parts([values[0] for values in tensors]):
         members = tensors[part]
         with tf.device("CPU:0"):
-            results += _native.collectives_reduce_replicas(
+            results += native.collectives_reduce_replicas(
                 values=[value for values in members for value in values],
                 R=[values[0].dtype for values in members],
                 replicas=len(members[0]),
@@ -271,7 +105,7 @@ def replica_bytes() -> int:
 
 def in_flight() -> int:
     """How many collectives have been started and are not over, or are over and nobody has been told."""
-    return int(_library.collectives_tensorflow_in_flight())
+    return int(library.collectives_tensorflow_in_flight())
 
 
 def all_reduce(
@@ -412,7 +246,7 @@ def _run(
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         name = ", ".join(names[:_SHOWN]) + more
     _refuse_xla(name)
-    start = _native.collectives_start if rows is None else _native.collectives_start_parts
+    start = native.collectives_start if rows is None else native.collectives_start_parts
     token = group.token()
     with tf.device("CPU:0"), group.after_latest():
         started = start(
@@ -427,7 +261,7 @@ def _run(
             renewable=int(group.renewable),
             **attributes,
         )
-        results = list(_native.collectives_wait(handle=started.handle, results=started.results))
+        results = list(native.collectives_wait(handle=started.handle, results=started.results))
     group.remember(started, results)
     return results
 
