@@ -23,7 +23,7 @@ def join() -> tuple[int, int]:
 
 
 def said(function: Any, *args: Any, **kwargs: Any) -> str:
-    """In a rank: the type and the text of the error that a call raises, which is to be one of all ranks; "" for none."""
+    """In a rank: the type and the text of the error that a call raises; "" for none."""
     tf: Any = importlib.import_module("tensorflow")
     try:
         function(*args, **kwargs)
