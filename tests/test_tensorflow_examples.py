@@ -155,11 +155,28 @@ def test_parameter_server(tmp_path: Path) -> None:
     assert numbers(r"test accuracy (\d\.\d+)", text)[-1] > 0.75
 
 
+def ranks(example: str, *arguments: str, folder: Path) -> str:
+    """What two ranks print under `collectives run`."""
+    command = [sys.executable, "-m", "collectives", "run", "-n", "2", str(ROOT / "examples" / example), *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_smddp(tmp_path: Path) -> None:
+    text = ranks("smddp.py", "--steps", "81", folder=tmp_path)
+    assert_falls(numbers(r"(?m)^\[0\] step \d+ of 81: loss (\d\.\d+)", text), 5)
+    assert "[1]" not in text
+    assert numbers(r"test accuracy (\d\.\d+)", text)[-1] > 0.7
+    assert {path.name.partition(".")[0] for path in (tmp_path / "smddp").iterdir()} == {"checkpoint", "checkpoint-1"}
+
+
 @pytest.mark.parametrize(
     ("example", "arguments", "said"),
     [
         ("dtensor_mlp.py", ["--batch", "100"], "--batch is a multiple of --replicas"),
         ("keras_multi_worker.py", ["--workers", "0"], "--workers, --epochs and --batch are at least 1"),
+        ("smddp.py", ["--steps", "0"], "--steps and --batch are at least 1"),
     ],
 )
 def test_wrong_arguments(example: str, arguments: list[str], said: str) -> None:
