@@ -171,12 +171,22 @@ def test_smddp(tmp_path: Path) -> None:
     assert {path.name.partition(".")[0] for path in (tmp_path / "smddp").iterdir()} == {"checkpoint", "checkpoint-1"}
 
 
+def test_horovod_keras(tmp_path: Path) -> None:
+    text = ranks("horovod_keras.py", "--epochs", "4", folder=tmp_path)
+    assert_falls(numbers(r"(?m)^\[0\].* - loss: (\d\.\d+)", text), 4)
+    rates = numbers(r" - lr: (\d\.\d+)", text)
+    assert rates == pytest.approx([0.003, 0.004, 0.004, 0.004])  # of two ranks, risen in two epochs
+    first, second = numbers(r"sum of weights (\S+)", text)
+    assert first == second
+    assert min(numbers(r"test accuracy (\d\.\d+)", text)) > 0.7
+    assert [path.name for path in tmp_path.iterdir()] == ["horovod.keras"]  # of rank 0, and no other
+
+
 @pytest.mark.parametrize(
     ("example", "arguments", "said"),
     [
         ("dtensor_mlp.py", ["--batch", "100"], "--batch is a multiple of --replicas"),
         ("keras_multi_worker.py", ["--workers", "0"], "--workers, --epochs and --batch are at least 1"),
-        ("smddp.py", ["--steps", "0"], "--steps and --batch are at least 1"),
     ],
 )
 def test_wrong_arguments(example: str, arguments: list[str], said: str) -> None:
