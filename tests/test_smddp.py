@@ -7,6 +7,7 @@ an optimizer, so there these lines of the script change, too; under Keras 2 (tf_
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -39,18 +40,20 @@ for arguments in variants:
     runpy.run_path(script, run_name="__main__")
 """
 VARIANTS = {
-    "own seeds": "--own-seeds",
-    "embedding": "--model embedding",
+    "dense": "--own-seeds",
+    "embedding": "--own-seeds --model embedding",
+    "same seeds": "",
     "fp16": "--fp16",
     "mixed": "--mixed --fp16",
 }
+PRODUCT = (("run", "torchrun"), (2, 4), ("keras2", "keras3"))
 # Two ranks under `collectives run`, with Keras 3, are those of the example in tests/test_tensorflow_examples.py.
 JOBS = {
-    "run-4-keras3": ["own seeds", "embedding", "fp16"],
-    "torchrun-2-keras2": ["own seeds", "embedding", "mixed"],
+    "run-4-keras3": ["embedding"],
+    "torchrun-2-keras2": ["dense", "mixed"],
 }
 if tiers.full():
-    JOBS |= {job: list(VARIANTS) for job in ("run-2-keras3", "run-4-keras2", "torchrun-2-keras3")}
+    JOBS = {f"{how}-{ranks}-{keras}": list(VARIANTS) for how, ranks, keras in itertools.product(*PRODUCT)}
 
 
 def command(launcher: str, ranks: str) -> list[str]:
@@ -111,7 +114,7 @@ def one_process(keras: Any, variant: str, ranks: int, steps: int = 50, batch: in
     images, labels = load_digits(return_X_y=True)
     images, labels = images[:1600].astype("float32"), labels[:1600]
     models = []
-    for rank in range(ranks if variant == "own seeds" else 1):
+    for rank in range(ranks if "--own-seeds" in VARIANTS[variant] else 1):
         keras.utils.set_random_seed(1 + rank)
         if variant == "embedding":
             layers = [keras.layers.Embedding(17, 4), keras.layers.Flatten()]
