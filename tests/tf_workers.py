@@ -143,8 +143,14 @@ def free_ports(n: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
+def _config(cluster: dict[str, list[str]], job: str, index: int) -> str:
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+
+
 class Worker:
-    def __init__(self, task: tuple[str, int], cluster: dict[str, list[str]], devices: int, variables: dict[str, str]):
+    """One process. `task` is what it is called; `variables` of its environment say which part of a job it is."""
+
+    def __init__(self, task: tuple[str, int], devices: int, variables: dict[str, str]):
         ours, theirs = socket.socketpair()
         # A whole run of the tests may be made with few threads.
         environ = {
@@ -152,8 +158,7 @@ class Worker:
             for name, value in os.environ.items()
             if not name.startswith(("COLLECTIVES_", "TF_")) or name == "TF_NUM_INTEROP_THREADS"
         }
-        config = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
-        environ.update(TF_CONFIG=json.dumps(config), **QUIET, **variables)
+        environ.update(QUIET, **variables)
         with theirs:
             self.process = nursery.nursery(*IMPORTED, **QUIET).start(serve, [theirs.fileno()], environ)
         self.task = task
@@ -211,8 +216,10 @@ class Workers:
         cluster: dict[str, list[str]] = {}
         for (job, _), port in zip(tasks, self.ports, strict=True):
             cluster.setdefault(job, []).append(f"localhost:{port}")
-        chosen = tasks if started is None else list(started)
-        self.workers = [Worker(task, cluster, devices, variables or {}) for task in chosen]
+        self.workers = [
+            Worker((job, index), devices, {"TF_CONFIG": _config(cluster, job, index), **(variables or {})})
+            for job, index in (tasks if started is None else started)
+        ]
 
     def start(self, fn: Callable[..., Any], *args: Any) -> None:
         for worker in self.workers:
