@@ -12,7 +12,7 @@ import tensorflow as tf
 from .._indexed_slices import flattened
 from .gradient_reduction import GradientReduction, key_of, variables_of_layers
 
-__all__ = ["Aggregation"]
+__all__ = ["Aggregation", "trained_by"]
 
 
 class Aggregation:
@@ -67,7 +67,7 @@ class Aggregation:
             update(gradients, variables)
             return
         if variables is None:
-            known = list(optimizer._trainable_variables) if optimizer.built else []
+            known = trained_by(optimizer) if optimizer.built else []
         else:
             known = variables = list(variables)
         if not gradients or len(gradients) != len(known) or all(gradient is None for gradient in gradients):
@@ -122,6 +122,13 @@ class Aggregation:
         """
         held = self._sums.get(key_of(variable))
         return None if held is None else held.take(self._passes if self._average else 1)
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built for. Older ones of Keras around another do not keep them."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return list(optimizer._trainable_variables)
 
 
 class _Dense:

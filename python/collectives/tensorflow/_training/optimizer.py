@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from .aggregation import Aggregation
+from .aggregation import Aggregation, trained_by
 from .keras_hooks import aggregation_of, install
 from .names import Average, Compression, ReduceOp, global_process_set
 
@@ -222,7 +222,7 @@ def _copied(kind: Any, optimizer: Any, name: str | None = None, with_state: bool
             setattr(made, attribute, getattr(optimizer, attribute))
     if with_state:
         if optimizer.built:
-            made.build(list(optimizer._trainable_variables))
+            made.build(trained_by(optimizer))
         for new, old in zip(made.variables, optimizer.variables, strict=True):
             new.assign(old)
     return made

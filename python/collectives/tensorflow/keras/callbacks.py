@@ -255,7 +255,7 @@ def _learning_rate(optimizer: Any, name: str) -> float:
             f"{name}: the learning rate of '{inner.name}' is {rate!r}, which cannot be set; make the optimizer with a "
             "number"
         )
-    return float(optimizer.learning_rate)
+    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
 
 
 def _velocities(optimizer: Any) -> list[Any]:
