@@ -155,6 +155,51 @@ def test_parameter_server(tmp_path: Path) -> None:
     assert numbers(r"test accuracy (\d\.\d+)", text)[-1] > 0.75
 
 
+# Runs several examples in the ranks of one job, which import TensorFlow once.
+IN_TURN = """
+import runpy, sys
+for arguments in sys.argv[1:]:
+    sys.argv = arguments.split(" ")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder in which two ranks under `collectives run` have run two examples, and what they printed."""
+    folder = tmp_path_factory.mktemp("ranks")
+    program = folder / "in_turn.py"
+    program.write_text(IN_TURN)
+    launcher = [sys.executable, "-m", "collectives", "run", "-n", "2", str(program)]
+    smddp = f"{ROOT / 'examples' / 'smddp.py'} --steps 81"
+    horovod = f"{ROOT / 'examples' / 'horovod_keras.py'} --epochs 4"
+    command = [*launcher, smddp, horovod]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    program.unlink()
+    return folder, done.stdout
+
+
+def test_smddp(of_ranks: tuple[Path, str]) -> None:
+    folder, text = of_ranks
+    assert_falls(numbers(r"(?m)^\[0\] step \d+ of 81: loss (\d\.\d+)", text), 5)
+    assert "[1] step" not in text
+    (accuracy,) = numbers(r"test accuracy (\d\.\d+); saved", text)
+    assert accuracy > 0.7
+    assert {path.name.partition(".")[0] for path in (folder / "smddp").iterdir()} == {"checkpoint", "checkpoint-1"}
+
+
+def test_horovod_keras(of_ranks: tuple[Path, str]) -> None:
+    folder, text = of_ranks
+    assert_falls(numbers(r"(?m)^\[0\].* - loss: (\d\.\d+)", text), 4)
+    rates = numbers(r" - lr: (\d\.\d+)", text)
+    assert rates == pytest.approx([0.003, 0.004, 0.004, 0.004])  # of two ranks, risen in two epochs
+    first, second = numbers(r"sum of weights (\S+)", text)
+    assert first == second
+    assert min(numbers(r"rank \d: test accuracy (\d\.\d+)", text)) > 0.7
+    assert {path.name for path in folder.iterdir()} == {"horovod.keras", "smddp"}  # of rank 0, and no others
+
+
 @pytest.mark.parametrize(
     ("example", "arguments", "said"),
     [

@@ -37,9 +37,10 @@ processes they start. Under torchrun none of these need be set: where `COLLECTIV
 and a token unless one is set. Both launchers also set `OMP_NUM_THREADS` to the cores of the host divided by the ranks,
 where it is not set and there are several ranks, and say so in a line on stderr.
 
-Where another launcher has started several processes (`OMPI_COMM_WORLD_SIZE`, `PMI_SIZE`, `SLURM_STEP_NUM_TASKS`,
-`FLUX_JOB_SIZE` or `WORLD_SIZE` is above one) and no size is given, `init` raises `ValueError` rather than making
-each process a world of its own; so does a rank or a rendezvous without a size. `init(size=1)` is a world of one.
+Where another launcher has started several processes (`HOROVOD_SIZE`, `OMPI_COMM_WORLD_SIZE`, `PMI_SIZE`,
+`SLURM_STEP_NUM_TASKS`, `FLUX_JOB_SIZE` or `WORLD_SIZE` is above one) and no size is given, `init` raises `ValueError`
+rather than making each process a world of its own; so does a rank or a rendezvous without a size. `init(size=1)` is a
+world of one.
 
 **On loopback a token may be missing, but then any user of the machine can join the job and run code in it**
 ([security.md](security.md#without-a-token)); rank 0 warns of that.

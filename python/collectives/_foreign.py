@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 # What they set to the number of their processes, and who does.
 SIZES = {
+    "HOROVOD_SIZE": "horovodrun",
     "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
     "PMI_SIZE": "mpiexec of MPICH or Intel MPI, or srun",
     "SLURM_STEP_NUM_TASKS": "srun",

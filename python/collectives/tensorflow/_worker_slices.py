@@ -26,10 +26,13 @@ from . import _ops
 __all__ = ["MEMORY_CAP", "gather_from_workers", "sum_over_workers"]
 
 MEMORY_CAP = 256 << 20  # bytes of gathered rows
+_MERGE = (
+    "Merge equal indices before they travel, by merge_indexed_slices=True of the strategy or of its cross_device_ops"
+)
 
 
 def gather_from_workers(
-    group: _ops.Group, slices: tf.IndexedSlices, *, name: str, timeout: float | None = None
+    group: _ops.Group, slices: tf.IndexedSlices, *, name: str, timeout: float | None = None, advice: str = _MERGE
 ) -> tf.IndexedSlices:
     """The IndexedSlices of all workers, one after another in the order of the ranks.
 
@@ -38,6 +41,7 @@ def gather_from_workers(
         slices: of this worker. The rows may differ in number between workers, down to none.
         name: what errors call it.
         timeout: of the collectives.
+        advice: what an error says to do where there are too many rows, besides smaller batches.
 
     Raises (when it runs):
         tf.errors.InvalidArgumentError: the rows of all need more than ``MEMORY_CAP``; on all workers, which have then
@@ -51,8 +55,7 @@ def gather_from_workers(
         needed <= MEMORY_CAP,
         [
             f"the IndexedSlices of '{name}' have too many rows: all workers together must not have more than "
-            f"{MEMORY_CAP} bytes of them. Merge equal indices before they travel, by merge_indexed_slices=True of the "
-            "strategy or of its cross_device_ops, or make the batch smaller. Bytes, and rows by worker:",
+            f"{MEMORY_CAP} bytes of them. {advice}, or make the batch smaller. Bytes, and rows by worker:",
             needed,
             rows,
         ],

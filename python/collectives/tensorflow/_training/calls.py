@@ -7,6 +7,7 @@ with the next call, or the next run of their function.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -198,15 +199,20 @@ def broadcast(
         ValueError: there is no such rank. Others as ``allreduce``.
     """
     check_process_set(process_set)
-    check_root(root_rank, "broadcast")
+    root_rank = check_root(root_rank, "broadcast")
     names = [name] if name else None
     return _ops.broadcast(group(), [as_tensor(tensor, name, "broadcast")], root_rank, names=names)[0]
 
 
-def check_root(root_rank: Any, call: str) -> None:
-    """Raises ``ValueError`` where there is no such rank."""
-    if isinstance(root_rank, bool) or not isinstance(root_rank, int) or not 0 <= root_rank < size():
+def check_root(root_rank: Any, call: str) -> int:
+    """The rank, which may be an integer of NumPy. Raises ``ValueError`` where there is no such rank."""
+    try:
+        root = -1 if isinstance(root_rank, bool) else operator.index(root_rank)
+    except TypeError:
+        root = -1
+    if not 0 <= root < size():
         raise ValueError(f"{call}: root_rank is {root_rank!r}; there are the ranks 0 to {size() - 1}")
+    return root
 
 
 def alltoall(

@@ -119,6 +119,8 @@ ABSENT = {
     "BroadcastGlobalVariablesHook": _HOOK,
     "ProcessSet": _GROUPS,
     "add_process_set": _GROUPS,
+    "broadcast_object_fn": "sessions of TensorFlow 1 are not taken. Use broadcast_object(obj, root_rank=0)",
+    "data": "Horovod's data service is not there. Use that of TensorFlow: tf.data.experimental.service",
     "elastic": _ELASTIC,
     "gpu_available": "no GPU is used by this API, as TensorFlow gives plug-ins no stream. Use tf.config",
     "join": (

@@ -111,7 +111,9 @@ def reduce_all(
 def _gathered(group: _ops.Group, slices: Any, op: ReduceOp, compression: Any, name: str) -> Any:
     slices = flattened(slices)
     values, context = compression.compress(slices.values)
-    all_rows = gather_from_workers(group, tf.IndexedSlices(values, slices.indices, slices.dense_shape), name=name)
+    advice = "Make them dense, by sparse_as_dense=True or tf.convert_to_tensor(slices)"
+    travelling = tf.IndexedSlices(values, slices.indices, slices.dense_shape)
+    all_rows = gather_from_workers(group, travelling, name=name, advice=advice)
     values = compression.decompress(all_rows.values, context)
     if op is Average:
         if values.dtype.is_integer:

@@ -66,7 +66,7 @@ def broadcast_(
 ) -> list[Any]:
     """``broadcast_variables`` that returns the new values, as tensors."""
     check_process_set(process_set)
-    check_root(root_rank, "broadcast_variables")
+    root_rank = check_root(root_rank, "broadcast_variables")
     given = _list_of(variables)
     tensors = []
     for variable in given:
@@ -108,7 +108,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "broadcast_global_variables is for graphs of TensorFlow 1; in eager mode use "
             "broadcast_variables(model.variables, root_rank=0)"
         )
-    check_root(root_rank, "broadcast_global_variables")
+    root_rank = check_root(root_rank, "broadcast_global_variables")
     variables = tf.compat.v1.global_variables()
     names = [variable_name(variable) for variable in variables]
     tensors = [variable.read_value() for variable in variables]
@@ -133,7 +133,7 @@ def broadcast_object(
     """
     check_process_set(process_set)
     _refuse_in_graphs(session, "broadcast_object")
-    check_root(root_rank, "broadcast_object")
+    root_rank = check_root(root_rank, "broadcast_object")
     with group().beside_ops() as communicator:
         return communicator.broadcast_object(obj, root_rank)
 
