@@ -1,7 +1,7 @@
 """Ranks of the training API as real processes, which stay for many checks and leave by themselves.
 
-The functions that they run are those of test modules, as with `tf_workers`. The ranks have called `init` when they run
-the first one, and imported TensorFlow and pytest, not Keras.
+The functions that they run are those of test modules, as with `tf_workers`, or are named by `Ranks.call`, so that the
+process of the tests need not import TensorFlow. The ranks have called `init` when they run the first one.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ def said(function: Any, *args: Any, **kwargs: Any) -> str:
     return ""
 
 
+def call_by_name(module: str, name: str, *args: Any) -> Any:
+    """In a rank: calls a function of a module."""
+    return getattr(importlib.import_module(module), name)(*args)
+
+
 class Ranks(Workers):
     """The processes of one job on this host.
 
@@ -57,3 +62,7 @@ class Ranks(Workers):
         except BaseException:
             self.destroy()
             raise
+
+    def call(self, module: str, name: str, *args: Any) -> list[Any]:
+        """What a function of a module returns on each rank; raises what it raises on one."""
+        return self.run(call_by_name, module, name, *args)

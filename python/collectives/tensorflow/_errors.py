@@ -25,4 +25,5 @@ def as_tensorflow(error: errors.CollectivesError, more: str = "", *, renewable: 
     made = next((made for kind, made in _KINDS if isinstance(error, kind)), tf.errors.FailedPreconditionError)
     if renewable and isinstance(error, errors.MismatchError):
         made = tf.errors.FailedPreconditionError
-    return made(None, None, f"{error}{more}")
+    result: tf.errors.OpError = made(None, None, f"{error}{more}")
+    return result

@@ -221,7 +221,7 @@ def _connect(config: TFConfig, timeout: float) -> Any:
     return communicator
 
 
-def _translated(error: errors.CollectivesError, config: TFConfig) -> Exception:
+def _translated(error: errors.CollectivesError, config: TFConfig) -> tf.errors.OpError:
     """As TensorFlow's programs expect it."""
     ranks = [r for r in dict.fromkeys((error.rank, error.peer)) if r is not None and 0 <= r < config.size]
     who = ", ".join(f"rank {rank} is {name_of(config, rank)}" for rank in ranks)

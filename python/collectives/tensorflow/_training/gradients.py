@@ -60,7 +60,7 @@ def _results(op: Any) -> list[Any]:
     """The results of a collective as they are when it is over: what Start gives is memory in which it is at work."""
     handle, *memory = op.outputs
     if isinstance(handle, tf.__internal__.EagerTensor):
-        return memory  # Wait has run long ago
+        return list(memory)  # Wait has run long ago
     (wait,) = (consumer for consumer in handle.consumers() if consumer.type == "CollectivesWait")
     return list(wait.outputs)
 
