@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LARGEST = 1_200_000  # bytes
+LARGEST = 1_300_000  # bytes; two fifths are the tests
 NEEDED = (
     *("pyproject.toml", "CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md", "PKG-INFO", ".ci/run"),
     *("csrc/CMakeLists.txt", "csrc/core", "csrc/bindings", "csrc/cuda"),

@@ -67,17 +67,24 @@ std::string shape_difference(const Report& a, const Report& b, const Work* work,
   return {};
 }
 
-// The tensors of a rank by name and shape.
+// The tensors of a rank by name, where it gave any, and shape.
 std::string list_text(const Report& report) {
   std::string text = "rank " + std::to_string(report.reporter) + " has [";
-  std::size_t at = 0;
-  const char* between = "";
-  for (const std::string& name : report.names) {
-    text.append(between).append("'").append(name).append("'");
-    text += at < report.shapes.size() ? " " + shape_text(report.shapes, at) : "";
-    between = ", ";
+  std::size_t tensors = 0;
+  for (std::size_t at = 0; tensors < report.names.size() || at < report.shapes.size(); ++tensors) {
+    const std::string shape = at < report.shapes.size() ? shape_text(report.shapes, at) : std::string();
+    if (shape.empty()) {
+      at = report.shapes.size();  // the list was cut
+    }
+    const bool named = tensors < report.names.size();
+    if (!named && shape.empty()) {
+      break;
+    }
+    text += tensors > 0 ? ", " : "";
+    text += named ? "'" + report.names[tensors] + "'" : "";
+    text += named && !shape.empty() ? " " + shape : shape;
   }
-  const std::size_t more = report.counts.size() - std::min(report.counts.size(), report.names.size());
+  const std::size_t more = report.counts.size() - std::min(report.counts.size(), tensors);
   return text + (more > 0 ? " and " + std::to_string(more) + " more]" : "]");
 }
 
@@ -252,7 +259,7 @@ std::string Communicator::tensor_detail(int a, int b, const Work* work) {
   }
   std::string text = tensor_difference(first, second, work, size());
   text = text.empty() ? text : "; " + text;
-  if (!first.names.empty() && !second.names.empty()) {
+  if (!first.names.empty() || !second.names.empty()) {
     text += "; " + list_text(first) + ", " + list_text(second);
   }
   if (first.recent != second.recent) {

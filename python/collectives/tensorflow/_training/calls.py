@@ -346,4 +346,4 @@ def _as_rows(tensor: Any) -> Any:
 
 
 def _names_of(tensors: Sequence[Any], name: str | None) -> list[str]:
-    return [f"{name}_{i}" if name else "" for i in range(len(tensors))]
+    return [f"{name or 'tensor'}_{i}" for i in range(len(tensors))]

@@ -273,8 +273,9 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     Rank 0 decides by its own metrics: put a ``MetricAverageCallback`` before it, so that they are those of all.
 
     Args:
-        filepath: the whole model, a name that ends with ``.keras``. It may be set later, before the training begins.
-        monitor, verbose, mode, save_freq: see ``keras.callbacks.ModelCheckpoint``.
+        monitor, verbose, save_weights_only, mode, save_freq: see ``keras.callbacks.ModelCheckpoint``.
+        filepath: a name that ends with ``.keras``, or with ``.weights.h5`` where only weights are saved. It may be set
+            later, before the training begins.
 
     Raises:
         ValueError: when the training begins: ``filepath`` is not set.
@@ -282,17 +283,21 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def __init__(
         self,
-        filepath: Any = None,
         monitor: str = "val_loss",
         verbose: int = 0,
+        save_weights_only: bool = False,
         mode: str = "auto",
         save_freq: Any = "epoch",
+        *,
+        filepath: Any = None,
     ) -> None:
+        unset = "unset.weights.h5" if save_weights_only else "unset.keras"
         super().__init__(
-            filepath="unset.keras" if filepath is None else filepath,
+            filepath=unset if filepath is None else filepath,
             monitor=monitor,
             verbose=verbose,
             save_best_only=True,
+            save_weights_only=save_weights_only,
             mode=mode,
             save_freq=save_freq,
         )
