@@ -752,7 +752,8 @@ def best_model(folder: str) -> None:
     x, y = (mine(values) for values in data())
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
     worse = callbacks().LearningRateScheduleCallback(100.0, 1.0, start_epoch=2)
-    listed = [callbacks().MetricAverageCallback(), callbacks().BestModelCheckpoint(filepath=path, monitor="loss"), worse]
+    best = callbacks().BestModelCheckpoint(filepath=path, monitor="loss")
+    listed = [callbacks().MetricAverageCallback(), best, worse]
     seen: list[Any] = []
     look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(model.get_weights()))
     model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[*listed, look])

@@ -9,8 +9,7 @@ import collectives.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from collectives.tensorflow import _ops
-from collectives.tensorflow._training import tape as tapes
-from collectives.tensorflow._training import world
+from collectives.tensorflow._training import gradient_reduction, world
 from horovod_checks import numpy
 
 STEPS = 50
@@ -152,7 +151,7 @@ def in_flight_during_backward() -> dict[str, Any]:
     """
     rank = hvd.rank()
     beside = world.group().communicator.dup()
-    rows = tapes.BUCKET_BYTES // 4 // 256
+    rows = gradient_reduction.BUCKET_BYTES // 4 // 256
     first = tf.Variable(tf.ones([rows, 256]), name="first")
     last = tf.Variable(tf.ones([rows, 256]), name="last")
     seen: list[int] = []

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from .. import _ops
 from . import reducing
+from .as_written import as_written
 from .checks import as_op, as_reducible, as_tensor, invalid, named
 from .names import Compression, ReduceOp, check_process_set, global_process_set
 from .world import group, size
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 
+@as_written
 def allreduce(
     tensor: Any,
     average: bool | int | None = None,
@@ -101,16 +103,19 @@ def allreduce(
     return result
 
 
+@as_written
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: ReduceOp | None = None) -> Any:
     """SMDDP's all-reduce of a value that is no gradient, as a loss. See ``allreduce``."""
     return allreduce(tensor, compression=compression, op=op)
 
 
+@as_written
 def overlap(tensor: Any) -> Any:
     """SMDDP's hint to its compiler: the tensor itself. Gradients travel while others are computed without it."""
     return tf.identity(tensor)
 
 
+@as_written
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -145,6 +150,7 @@ def grouped_allreduce(
     )
 
 
+@as_written
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = global_process_set
 ) -> Any:
@@ -163,6 +169,7 @@ def allgather(
     return _ops.all_gather(group(), _as_rows(as_tensor(tensor, name, "allgather")), name=name)
 
 
+@as_written
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:
@@ -181,6 +188,7 @@ def grouped_allgather(
     ]
 
 
+@as_written
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -215,6 +223,7 @@ def check_root(root_rank: Any, call: str) -> int:
     return root
 
 
+@as_written
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -277,6 +286,7 @@ def _holds(condition: Any, text: str, *values: Any) -> Any:
     return tf.debugging.Assert(condition, [text, *values], summarize=-1)
 
 
+@as_written
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -305,6 +315,7 @@ def reducescatter(
     return result
 
 
+@as_written
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -335,6 +346,7 @@ def grouped_reducescatter(
     return results
 
 
+@as_written
 def barrier(process_set: Any = global_process_set, name: str | None = None) -> None:
     """Waits until all ranks have come to it."""
     check_process_set(process_set)

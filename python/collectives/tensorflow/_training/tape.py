@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .as_written import as_written
 from .gradient_reduction import GradientReduction, variables_of_layers
 from .names import Average, Compression, ReduceOp, global_process_set
 
@@ -18,6 +19,7 @@ class _Distributed:
 
     _reduction: GradientReduction
 
+    @as_written
     def gradient(
         self,
         target: Any,
@@ -30,12 +32,14 @@ class _Distributed:
         flat = self._reduction.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(gradients, flat)
 
+    @as_written
     def register_local_source(self, source: Any) -> None:
         """Leaves the gradient of this variable on its rank, divided by the number of ranks."""
         self._reduction.register_local_source(source)
 
 
 class _Partial(_Distributed):
+    @as_written
     def get_local_and_global_gradients(self, loss: Any, variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Pairs of variable and gradient: those that stay on their rank, and those of all ranks."""
         gradients = self.gradient(loss, list(variables))
@@ -46,6 +50,7 @@ class _Partial(_Distributed):
         )
 
 
+@as_written
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -96,6 +101,7 @@ def DistributedGradientTape(
     )
 
 
+@as_written
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import _ops
+from .as_written import as_written
 from .calls import check_root
 from .checks import as_tensor
 from .names import check_process_set, global_process_set
@@ -35,6 +36,7 @@ def variable_name(variable: Any) -> str:
     return str(getattr(variable, "path", None) or getattr(variable, "name", "") or "")
 
 
+@as_written
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: Any = global_process_set, inplace: bool = False
 ) -> None:
@@ -61,6 +63,7 @@ def broadcast_variables(
     broadcast_(variables, root_rank)
 
 
+@as_written
 def broadcast_(
     variables: Iterable[Any], root_rank: int, name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:
@@ -97,6 +100,7 @@ def _list_of(variables: Any) -> list[Any]:
     )
 
 
+@as_written
 def broadcast_global_variables(root_rank: int) -> Any:
     """An op that gives all global variables of a TensorFlow 1 graph the values of rank ``root_rank``.
 
@@ -116,6 +120,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return tf.group(*[v.assign(value) for v, value in zip(variables, values, strict=True)])
 
 
+@as_written
 def broadcast_object(
     obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = global_process_set
 ) -> Any:
@@ -138,6 +143,7 @@ def broadcast_object(
         return communicator.broadcast_object(obj, root_rank)
 
 
+@as_written
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:

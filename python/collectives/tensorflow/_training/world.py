@@ -10,6 +10,7 @@ import tensorflow as tf
 from ... import _world
 from ...communicator import Communicator
 from .._ops import Group
+from .as_written import as_written
 
 __all__ = [
     "ccl_built",
@@ -45,6 +46,7 @@ _owned: list[bool] = []  # empty before init(): whether the communicator was mad
 _groups: list[Group] = []  # at most one, kept after shutdown(): functions that were traced with it go on after init()
 
 
+@as_written
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job of this process, as ``collectives.init`` does; does nothing where that has happened.
 
@@ -85,6 +87,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _owned[:] = [comm is None]
 
 
+@as_written
 def shutdown() -> None:
     """Leaves the job. Calls then raise ValueError until ``init`` is called again; twice does nothing."""
     with _lock:
@@ -93,6 +96,7 @@ def shutdown() -> None:
         _owned.clear()
 
 
+@as_written
 def is_initialized() -> bool:
     """Whether ``init`` has been called, and ``shutdown`` not since."""
     return bool(_owned)
@@ -105,21 +109,25 @@ def group() -> Group:
     return _groups[0]
 
 
+@as_written
 def rank() -> int:
     """The number of this process, 0 to ``size() - 1``. Raises ``ValueError`` before ``init``, as all of these do."""
     return group().rank
 
 
+@as_written
 def size() -> int:
     """The number of processes."""
     return group().size
 
 
+@as_written
 def local_rank() -> int:
     """The number of this process among those of its host: of the device that it should take."""
     return group().communicator.local_rank
 
 
+@as_written
 def local_size() -> int:
     """The number of processes on this host."""
     return group().communicator.local_size
@@ -131,16 +139,19 @@ def _hosts_of_local_rank() -> list[int]:
     return [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank()]
 
 
+@as_written
 def cross_rank() -> int:
     """The number of this host among those that have a process with this local rank."""
     return _hosts_of_local_rank().index(group().communicator._host[rank()])
 
 
+@as_written
 def cross_size() -> int:
     """How many hosts have a process with this local rank."""
     return len(_hosts_of_local_rank())
 
 
+@as_written
 def is_homogeneous() -> bool:
     """Whether all hosts have equally many processes."""
     hosts = group().communicator._host
@@ -156,27 +167,32 @@ def _check_world(process_set_id: int) -> None:
         raise ValueError(f"process_set_id is {process_set_id!r}; there is only 0, the process set of all ranks")
 
 
+@as_written
 def rank_op(name: str | None = None) -> Any:
     """``rank()`` as a tensor, int32."""
     return _number(rank(), name)
 
 
+@as_written
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """``size()`` as a tensor, int32."""
     _check_world(process_set_id)
     return _number(size(), name)
 
 
+@as_written
 def local_rank_op(name: str | None = None) -> Any:
     """``local_rank()`` as a tensor, int32."""
     return _number(local_rank(), name)
 
 
+@as_written
 def local_size_op(name: str | None = None) -> Any:
     """``local_size()`` as a tensor, int32."""
     return _number(local_size(), name)
 
 
+@as_written
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Whether this process is in the process set, as a tensor, int32: 1, since there is only that of all ranks."""
     _check_world(process_set_id)
@@ -184,52 +200,62 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     return _number(1, name)
 
 
+@as_written
 def mpi_threads_supported() -> bool:
     """False: there is no MPI here. Several threads may call collectives all the same."""
     group()
     return False
 
 
+@as_written
 def mpi_built() -> bool:
     """False: MPI is not used."""
     return False
 
 
+@as_written
 def mpi_enabled() -> bool:
     """False: MPI is not used."""
     return False
 
 
+@as_written
 def gloo_built() -> bool:
     """False: Gloo is not used, and its place is taken by this library."""
     return False
 
 
+@as_written
 def gloo_enabled() -> bool:
     """False: Gloo is not used."""
     return False
 
 
+@as_written
 def nccl_built() -> int:
     """0: TensorFlow gives plug-ins no stream of its GPUs, so its tensors are reduced on the host."""
     return 0
 
 
+@as_written
 def cuda_built() -> bool:
     """False, as ``nccl_built`` is 0."""
     return False
 
 
+@as_written
 def rocm_built() -> bool:
     """False."""
     return False
 
 
+@as_written
 def ddl_built() -> bool:
     """False."""
     return False
 
 
+@as_written
 def ccl_built() -> bool:
     """False."""
     return False
