@@ -39,6 +39,9 @@ WORKERS_OF_A_CORE = 2
 # The files that take longest begin first, so that no worker is left with one of them when the others are done.
 LONGEST = (
     "test_cpp",
+    "test_smddp",
+    "test_horovod_keras",
+    "test_horovod",
     "test_tensorflow_programs",
     "test_tensorflow_failures",
     "test_conformance",

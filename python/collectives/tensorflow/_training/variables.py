@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,6 +25,8 @@ __all__ = [
     "variable_name",
 ]
 
+_NUMBER = re.compile(r"_[0-9]+(?![0-9A-Za-z])")  # also inside: adam/dense_1_kernel_momentum
+
 
 def plain(variable: Any) -> Any:
     """The ``tf.Variable`` of a variable of Keras 3, which wraps one; any other as it is."""
@@ -32,8 +35,13 @@ def plain(variable: Any) -> Any:
 
 
 def variable_name(variable: Any) -> str:
-    """By which ranks agree about a variable: its path in Keras 3, which has the layer, else its name."""
-    return str(getattr(variable, "path", None) or getattr(variable, "name", "") or "")
+    """By which ranks agree about a variable: its path in Keras 3, which has the layer, else its name.
+
+    Keras numbers the layers of a process, as ``dense_1``, and a rank that has made one model more, to evaluate it say,
+    has other numbers. They are left out.
+    """
+    name = str(getattr(variable, "path", None) or getattr(variable, "name", "") or "")
+    return _NUMBER.sub("", name) if "/" in name else name
 
 
 @as_written
