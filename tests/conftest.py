@@ -151,7 +151,7 @@ def nothing_left() -> Iterator[None]:
     outside = net.hosts.outside() - networks_before
     assert not outside, f"devices or rules are left: {outside}"
     # JAX and TensorFlow open a pipe each when they start, and keep it; this library makes none. The page for the stacks
-    # of this process is kept by it until it ends (csrc/runtime/stacks.h).
+    # of this process is kept by it until it ends (csrc/engine/failure/stacks.h).
     kept = (" -> pipe:", "memfd:rank-stack ")
     left = [d for d in descriptors() if d not in descriptors_before and not any(kind in d for kind in kept)]
     ours = [d for d in left if any(kind in d for kind in OURS)]

@@ -55,7 +55,7 @@ def special(dtype: str, count: int, seed: int, op: str) -> Array:
 
 
 def parts(count: int, n: int, dtype: str) -> list[slice]:
-    """Where a chain begins with each of the sources: part_of() of csrc/core/schedule.cc."""
+    """Where a chain begins with each of the sources: part_of() of csrc/schedule/schedule.cc."""
     size = numpy_dtype(dtype).itemsize
     unit = 64 if count * size >= 64 * n else size
     units = count * size // unit

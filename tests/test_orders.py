@@ -1,4 +1,4 @@
-"""The orders of the words that ranks share, by the kinds that core/domain.h gives them.
+"""The orders of the words that ranks share, by the kinds that memory/domain.h gives them.
 
 On x86 a release or an acquire that was weakened does no harm that any run could show, so the sources are read.
 docs/verification.md has the argument that each order is part of.
@@ -35,17 +35,17 @@ RELAXED = {"taken", "core", "caller", "explained", "sleeping"}
 
 # By other names: what probe.cc measures with, and the words that places of flags lead to.
 ALIASES = {
-    "csrc/runtime/probe.cc": {"mine": "probe", "theirs": "probe"},
-    "csrc/runtime/explain.cc": {"word": "explained"},
+    "csrc/engine/probe.cc": {"mine": "probe", "theirs": "probe"},
+    "csrc/engine/failure/explain.cc": {"word": "explained"},
 }
 
 # Accesses of other kinds. Only this rank writes the word, or has just read it by acquire.
 OWN = {
-    ("csrc/runtime/probe.cc", "probe.load(relaxed)"),
-    ("csrc/runtime/shrink.cc", "note_version.load(relaxed)"),
-    ("csrc/runtime/host_memory.cc", "left.compare_exchange_strong(release, relaxed)"),
-    ("csrc/runtime/explain.cc", "explained.compare_exchange_weak(relaxed)"),
-    ("csrc/runtime/host_memory.cc", "sleeping.exchange(seq_cst)"),  # for ThreadSanitizer, which knows no fences
+    ("csrc/engine/probe.cc", "probe.load(relaxed)"),
+    ("csrc/engine/groups/shrink.cc", "note_version.load(relaxed)"),
+    ("csrc/memory/host_memory.cc", "left.compare_exchange_strong(release, relaxed)"),
+    ("csrc/engine/failure/explain.cc", "explained.compare_exchange_weak(relaxed)"),
+    ("csrc/memory/host_memory.cc", "sleeping.exchange(seq_cst)"),  # for ThreadSanitizer, which knows no fences
 }
 
 ACCESS = re.compile(
@@ -114,15 +114,15 @@ def test_a_weaker_order_is_seen() -> None:
     [
         # The flag of who falls asleep must not be passed by its last look.
         (
-            "runtime/host_memory.cc",
+            "memory/host_memory.cc",
             "HostMemory::set_sleeping",
             "sleeping.store(",
             "std::atomic_thread_fence(std::memory_order_seq_cst)",
         ),
         # The notice of a failure comes before whatever the caller does with its arrays.
-        ("runtime/reports.cc", "Communicator::tell", "aborted.store(", "full_fence()"),
+        ("engine/failure/reports.cc", "Communicator::tell", "aborted.store(", "full_fence()"),
         # Stores past the caches are ordered with no other, so a signal could come before them.
-        ("core/streaming.h", "copy_streaming", "stream_line(", "_mm_sfence()"),
+        ("cpu/streaming.h", "copy_streaming", "stream_line(", "_mm_sfence()"),
     ],
     ids=["sleeper", "notice", "streaming"],
 )

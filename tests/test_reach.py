@@ -31,9 +31,9 @@ def reached(graph: Graph, test: str, changed: str) -> Reached:
     ("changed", "among"),
     [
         ("csrc/algorithms/all_reduce_ring.cc", ["tests/test_verifier.py", "tests/test_conformance.py"]),
-        ("csrc/core/domain.h", ["tests/cpp/slots_test.cc", "tests/test_conformance.py"]),
-        ("csrc/transports/tcp_link_receive.cc", ["tests/cpp/tcp_link_test.cc", "tests/test_messages.py"]),
-        ("csrc/bindings/parts.cc", ["tests/test_bad_input_parts.py"]),
+        ("csrc/memory/domain.h", ["tests/cpp/slots_test.cc", "tests/test_conformance.py"]),
+        ("csrc/transports/tcp/link_receive.cc", ["tests/cpp/tcp_link_test.cc", "tests/test_messages.py"]),
+        ("csrc/bindings/calls/parts.cc", ["tests/test_bad_input_parts.py"]),
         ("csrc/bindings/tensorflow/kernel.cc", ["tests/test_tensorflow_ops.py"]),
         ("csrc/cuda/plan.cc", ["tests/test_cuda_kernels.py"]),
         ("python/collectives/_wire.py", ["tests/test_wire.py", "tests/test_rendezvous.py", "tests/test_launch.py"]),
@@ -57,7 +57,7 @@ def test_a_change_reaches_its_tests(graph: Graph, changed: str, among: list[str]
     [
         ("docs/recorder.md", "tests/test_verifier.py"),
         ("python/collectives/tensorflow/_tf_config.py", "tests/test_verifier.py"),
-        ("csrc/runtime/agreement.cc", "tests/cpp/tcp_link_test.cc"),
+        ("csrc/engine/groups/agreement.cc", "tests/cpp/tcp_link_test.cc"),
         ("tests/net/hosts.py", "tests/test_verifier.py"),
         ("bench/plot.py", "tests/test_messages.py"),
     ],
@@ -71,7 +71,7 @@ def test_a_change_leaves_other_tests_alone(graph: Graph, changed: str, test: str
     ("changed", "near", "far"),
     [
         ("csrc/algorithms/all_reduce_ring.cc", "tests/test_verifier.py", "tests/test_tensorflow_workers.py"),
-        ("csrc/runtime/agreement.cc", "tests/cpp/agreement_test.cc", "tests/test_conformance.py"),
+        ("csrc/engine/groups/agreement.cc", "tests/cpp/agreement_test.cc", "tests/test_conformance.py"),
         ("csrc/reduce/loop.h", "tests/test_reducers.py", "tests/test_messages.py"),
         ("python/collectives/_wire.py", "tests/test_wire.py", "tests/test_conformance.py"),
     ],
@@ -82,18 +82,18 @@ def test_the_closest_come_first(graph: Graph, changed: str, near: str, far: str)
 
 
 def test_the_way_is_told(graph: Graph) -> None:
-    way = reached(graph, "tests/cpp/agreement_test.cc", "csrc/runtime/agreement.cc").way
-    assert way == ("tests/cpp/agreement_test.cc", "csrc/runtime/agreement.h", "csrc/runtime/agreement.cc")
+    way = reached(graph, "tests/cpp/agreement_test.cc", "csrc/engine/groups/agreement.cc").way
+    assert way == ("tests/cpp/agreement_test.cc", "csrc/engine/groups/agreement.h", "csrc/engine/groups/agreement.cc")
 
 
 def test_a_class_in_several_files(graph: Graph) -> None:
-    header = graph.steps["csrc/runtime/communicator.h"]
-    assert {"csrc/runtime/failure.cc", "csrc/runtime/reports.cc", "csrc/runtime/watch.cc"} <= set(header)
+    header = graph.steps["csrc/engine/communicator.h"]
+    assert {"csrc/engine/failure/failure.cc", "csrc/engine/failure/reports.cc", "csrc/engine/failure/watch.cc"} <= set(header)
 
 
 def test_what_registers_itself(graph: Graph) -> None:
-    assert "csrc/algorithms/broadcast_tree.cc" in graph.steps["csrc/core/algorithm.h"]
-    assert "csrc/transports/tcp.cc" in graph.steps["csrc/core/transport.h"]
+    assert "csrc/algorithms/broadcast_tree.cc" in graph.steps["csrc/schedule/algorithm.h"]
+    assert "csrc/transports/tcp/tcp.cc" in graph.steps["csrc/transports/transport.h"]
 
 
 def test_every_test_is_reached_by_itself_and_every_source_by_some(graph: Graph) -> None:
@@ -115,6 +115,6 @@ def test_a_new_file_counts(tmp_path: Path) -> None:
 
 
 def test_the_command(graph: Graph) -> None:
-    command = [sys.executable, "tools/reach.py", "--plain", "csrc/runtime/agreement.cc"]
+    command = [sys.executable, "tools/reach.py", "--plain", "csrc/engine/groups/agreement.cc"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines() == found_by(graph, "csrc/runtime/agreement.cc")
+    assert done.stdout.splitlines() == found_by(graph, "csrc/engine/groups/agreement.cc")

@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "part-border",
-        "csrc/core/schedule.cc",
+        "csrc/schedule/schedule.cc",
         "const auto border = [&](int i) { return i == parts ? bytes : units * i / parts * unit; };",
         "const auto border = [&](int i) { return units * i / parts * unit; };",
         "what is left when a buffer is cut by cache lines belongs to no rank",
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "region-of-reader",
-        "csrc/core/exchange.cc",
+        "csrc/schedule/exchange.cc",
         "before += r != from && part(from, r) > 0 ? 1 : 0;",
         "before += part(from, r) > 0 ? 1 : 0;",
         "a rank counts itself among the readers of its box, whose last region lies beyond the slot",
@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "fifo-stride",
-        "csrc/core/domain.cc",
+        "csrc/memory/domain.cc",
         "fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), kPage);",
         "fifo_stride = round_up(kFifoCells * kFifoCellBytes, kPage);",
         "the end of the last cell of a fifo lies on the first cell of the next",
@@ -143,7 +143,7 @@ MUTANTS = (
     # --- transports/ ---
     Mutant(
         "fifo-full",
-        "csrc/transports/mapped_link.cc",
+        "csrc/transports/mapped/link.cc",
         "if (written_ - acknowledged_ == kFifoCells) {\n          return moved;",
         "if (written_ - acknowledged_ > kFifoCells) {\n          return moved;",
         "a cell is filled again before it has been read",
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         "mail-received",
-        "csrc/transports/mapped_mail.cc",
+        "csrc/transports/mapped/mail.cc",
         "    s.received += used;\n",
         "",
         "of a message a little longer than what goes unasked, the rest is never asked for",
@@ -159,7 +159,7 @@ MUTANTS = (
     ),
     Mutant(
         "mail-not-taken",
-        "csrc/transports/mapped_mail.cc",
+        "csrc/transports/mapped/mail.cc",
         "      --unexpected_;\n      note_taken();",
         "      --unexpected_;",
         "the sender is not told that an early message was asked for, and in the end begins none any more",
@@ -178,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         "report-length",
-        "csrc/transports/wire.cc",
+        "csrc/transports/tcp/wire.cc",
         "return length <= kMaxReportBytes;",
         "return length <= UINT32_MAX;",
         "a peer can make a rank keep a report of 4 GiB",
@@ -186,7 +186,7 @@ MUTANTS = (
     ),
     Mutant(
         "window-of-strangers",
-        "csrc/transports/tcp_link_receive.cc",
+        "csrc/transports/tcp/link_receive.cc",
         "s.announced + (s.started ? wire::kWindowBytes : wire::eager_bytes(s.key.communicator));",
         "s.announced + wire::kWindowBytes;",
         "a peer can send a whole window of a stream that nobody has opened",
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "partial-element",
-        "csrc/transports/tcp_link_deliver.cc",
+        "csrc/transports/tcp/link_deliver.cc",
         "  s.partial_bytes = left;\n",
         "  s.partial_bytes = 0;\n",
         "the first bytes of an element that is cut between two packets are lost",
@@ -202,7 +202,7 @@ MUTANTS = (
     ),
     Mutant(
         "swap-mismatch",
-        "csrc/transports/tcp_link_swap.cc",
+        "csrc/transports/tcp/link_swap.cc",
         "h.sequence != swap.key.sequence || h.length != swap.bytes || !(h.signature == swap.signature) ||",
         "h.sequence != swap.key.sequence || h.length != swap.bytes ||",
         "short messages of two ranks that mean different calls are reduced",
@@ -242,10 +242,10 @@ MUTANTS = (
         "bfloat16 halfway between two values is rounded up instead of to even",
         ("tests/test_reducers.py -k ties_go_to_even",),
     ),
-    # --- runtime/ ---
+    # --- engine/ ---
     Mutant(
         "waits-untold",
-        "csrc/runtime/watch.cc",
+        "csrc/engine/failure/watch.cc",
         "  report.waits = waits;\n",
         "",
         "a rank that gives up does not say for whom it waited, so others blame it instead of the one behind it",
@@ -253,7 +253,7 @@ MUTANTS = (
     ),
     Mutant(
         "guard-of-slots",
-        "csrc/runtime/communicator.cc",
+        "csrc/engine/communicator.cc",
         "begins_[kept % kHeaderLines] < reach - slots) {",
         "begins_[kept % kHeaderLines] + 1 < reach - slots) {",
         "a slot is filled again one collective too early",
@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     Mutant(
         "guard-of-pitch",
-        "csrc/runtime/communicator.cc",
+        "csrc/engine/communicator.cc",
         "[[unlikely]] {\n    return work.sequence;",
         "[[unlikely]] {\n    return by_headers;",
         "slots that lie otherwise than before are filled while others still read the old ones",
@@ -269,7 +269,7 @@ MUTANTS = (
     ),
     Mutant(
         "last-call-timeout",
-        "csrc/runtime/communicator.cc",
+        "csrc/engine/communicator.cc",
         "         last_.timeout_s == call.timeout_s &&\n",
         "",
         "the same call again with another timeout keeps the old one",
@@ -277,7 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         "completed-too-early",
-        "csrc/runtime/executor.cc",
+        "csrc/engine/executor/executor.cc",
         "work.sequence + 1 - (word & 0xff));",
         "work.sequence + 1 - (word & 0));",
         "who has entered a collective passes for one that has completed all before",
@@ -285,7 +285,7 @@ MUTANTS = (
     ),
     Mutant(
         "flag-of-loop",
-        "csrc/runtime/executor.cc",
+        "csrc/engine/executor/executor.cc",
         "const std::uint64_t index = work.base + flag.chunk + work.iteration;\n  return seen(",
         "const std::uint64_t index = work.base + flag.chunk;\n  return seen(",
         "in a loop the signal of its first round lets all others pass",
@@ -293,7 +293,7 @@ MUTANTS = (
     ),
     Mutant(
         "header-relaxed",
-        "csrc/runtime/executor.cc",
+        "csrc/engine/executor/executor.cc",
         "line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);",
         "line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_relaxed);",
         "on processors weaker than x86 the word of a header may be seen before what it publishes",
@@ -301,7 +301,7 @@ MUTANTS = (
     ),
     Mutant(
         "report-to-neighbours",
-        "csrc/runtime/reports.cc",
+        "csrc/engine/failure/reports.cc",
         "      domain_->control(r).aborted.store(1, std::memory_order_release);\n",
         "",
         "ranks of this host do not hear that this one has failed",
@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     Mutant(
         "report-over-links",
-        "csrc/runtime/reports.cc",
+        "csrc/engine/failure/reports.cc",
         "      link->abort(text);\n",
         "",
         "ranks of other hosts do not hear that this one has failed",
@@ -317,7 +317,7 @@ MUTANTS = (
     ),
     Mutant(
         "left-untold",
-        "csrc/runtime/failure.cc",
+        "csrc/engine/failure/failure.cc",
         "    own_page_->left.store(1 + next_sequence_, std::memory_order_release);\n",
         "",
         "others wait for a rank that has closed the communicator",
@@ -325,7 +325,7 @@ MUTANTS = (
     ),
     Mutant(
         "no-majority",
-        "csrc/runtime/agreement.cc",
+        "csrc/engine/groups/agreement.cc",
         "return 2 * ranks.count() > size_ || all.count() == size_;",
         "return 2 * ranks.count() >= size_ || all.count() == size_;",
         "two halves that do not hear each other both go on as the survivors",
@@ -333,7 +333,7 @@ MUTANTS = (
     ),
     Mutant(
         "tag-forgotten",
-        "csrc/runtime/messages.cc",
+        "csrc/engine/messages.cc",
         "counts_[{message.peer, message.tag, message.sending}]++;",
         "counts_[{message.peer, 0, message.sending}]++;",
         "messages of different tags count together, so they meet only in the order in which they were sent",
@@ -351,7 +351,7 @@ MUTANTS = (
     # --- bindings/ ---
     Mutant(
         "out-of-other-type",
-        "csrc/bindings/parts.cc",
+        "csrc/bindings/calls/parts.cc",
         "if (a.out->dtype != a.x.dtype || a.out->dimensions != a.x.dimensions ||",
         "if (a.out->dimensions != a.x.dimensions ||",
         "an output of another element type is filled beyond its end",

@@ -1,6 +1,6 @@
 """Which tests a change can reach, the closest first, each with the way there.
 
-    python tools/reach.py csrc/runtime/executor.cc docs/design.md
+    python tools/reach.py csrc/engine/executor/executor.cc docs/design.md
     python tools/reach.py --plain PATH ...    only the names
 
 The ways are those of the text. C++: an include line leads to a header, a header to the files that implement it: of the
@@ -28,7 +28,7 @@ CXX = (".h", ".cc", ".cu")
 # Libraries that Python loads by their name: where their sources are.
 LOADED = {"_tensorflow.so": "csrc/bindings/tensorflow", "libcollectives_cuda.so": "csrc/cuda"}
 TOP = ("bench", "csrc", "docs", "examples", "python", "python/collectives", "tests", "tools")
-CORE = "csrc/bindings/module.cc"
+CORE = "csrc/bindings/setup/module.cc"
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 CLASS = re.compile(r"^(?:class|struct)\s+(?:alignas\(\w+\)\s+)?(\w+)[^;{]*\{", re.MULTILINE)

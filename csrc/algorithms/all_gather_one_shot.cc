@@ -5,7 +5,7 @@
 //
 // Source: the linear all-gather of MPI libraries.
 
-#include "core/exchange.h"
+#include "schedule/exchange.h"
 
 namespace collectives {
 namespace {

@@ -6,7 +6,7 @@
 //
 // Source: the ring all-gather of Thakur, Rabenseifner and Gropp 2005.
 
-#include "core/exchange.h"
+#include "schedule/exchange.h"
 
 namespace collectives {
 namespace {

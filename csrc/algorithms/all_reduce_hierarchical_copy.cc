@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

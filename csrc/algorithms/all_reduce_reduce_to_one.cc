@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

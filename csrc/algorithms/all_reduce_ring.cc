@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

@@ -6,7 +6,7 @@
 //
 // Source: the linear (posted) all-to-all of MPI libraries (Thakur, Rabenseifner and Gropp 2005).
 
-#include "core/exchange.h"
+#include "schedule/exchange.h"
 
 namespace collectives {
 namespace {

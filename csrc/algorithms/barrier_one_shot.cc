@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

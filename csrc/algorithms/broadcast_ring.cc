@@ -6,7 +6,7 @@
 //
 // Source: the pipelined chain broadcast of MPI libraries and of NCCL.
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

@@ -6,7 +6,7 @@
 //
 // Source: the linear gather of MPI libraries.
 
-#include "core/exchange.h"
+#include "schedule/exchange.h"
 
 namespace collectives {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

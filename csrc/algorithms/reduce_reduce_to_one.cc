@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/algorithm.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 namespace {

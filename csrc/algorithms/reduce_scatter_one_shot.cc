@@ -6,7 +6,7 @@
 //
 // Source: reduce-scatter by direct exchange (Rabenseifner 2004): the first half of the two_shot all-reduce.
 
-#include "core/exchange.h"
+#include "schedule/exchange.h"
 
 namespace collectives {
 namespace {

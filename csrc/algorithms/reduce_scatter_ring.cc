@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/exchange.h"
+#include "schedule/exchange.h"
 
 namespace collectives {
 namespace {

@@ -14,7 +14,7 @@ namespace collectives {
 
 // In which order the n values of an element are combined. It decides the rounding; never the number of threads.
 enum class Combination : std::uint8_t {
-  kCanonical,  // the tree of core/reducer.h over replicas 0 to n-1
+  kCanonical,  // the tree of reduce/reducer.h over replicas 0 to n-1
   kHalves,     // the first ceil(n/2) replicas by that tree, the others by that tree, then the two results
   kChain,      // one replica after another, starting at `first`: as in a ring
 };

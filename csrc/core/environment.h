@@ -86,7 +86,7 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "system's",
      "Which NCCL is used", "csrc/nccl/library.cc"},
     {"COLLECTIVES_ISA", "`avx512`, `avx2` or `baseline`", "the best that the machine has",
-     "Instruction set of the reducers, for tests and comparisons; all give the same bits", "csrc/core/reducer.cc"},
+     "Instruction set of the reducers, for tests and comparisons; all give the same bits", "csrc/reduce/reducer.cc"},
     {"COLLECTIVES_CUDA_LIB", "path of a file", "`libcollectives_cuda.so` beside `libcollectives_core.so`",
      "The library with the CUDA kernels; for tests and unusual installations", "csrc/device/library.cc"},
 };

@@ -90,4 +90,7 @@ DType parse_dtype(std::string_view text);
 Collective parse_collective(std::string_view text);
 MemoryKind parse_memory(std::string_view text);
 
+// Where a call stands.
+enum class WorkState : std::uint8_t { kQueued, kActive, kDone, kFailed };
+
 }  // namespace collectives

@@ -54,7 +54,7 @@ using AnyPlan = Plan<kMostDeviceOperands>;
 // Whether the kernels take a Plan<kMostFixedOperands>: launches copy their arguments.
 constexpr bool is_fixed(Order order) { return order >= Order::kTwo && order <= Order::kEight; }
 
-// Whether `op` has a meaning for elements of `dtype`: the same as has_kernel() of core/reducer.h.
+// Whether `op` has a meaning for elements of `dtype`: the same as has_kernel() of reduce/reducer.h.
 bool has_device_kernel(Op op, DType dtype);
 
 // False when the reduction is none: an unknown number, operation without a meaning, or a pointer that is not aligned to

@@ -6,10 +6,10 @@
 
 #include "core/buffer.h"
 #include "core/error.h"
-#include "core/reducer.h"
 #include "device/executor.h"
 #include "device/gang.h"
 #include "device/pinned.h"
+#include "reduce/reducer.h"
 
 namespace collectives {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/algorithm.h"
 #include "core/buffer.h"
 #include "device/events.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 

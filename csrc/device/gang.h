@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "core/algorithm.h"
 #include "device/events.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 

@@ -21,11 +21,11 @@
 #include <string>
 #include <vector>
 
-#include "core/algorithm.h"
 #include "core/buffer.h"
 #include "core/device.h"
 #include "core/shapes.h"
 #include "device/card.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 

@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/schedule.h"
 #include "device/library.h"
 #include "device/peers.h"
+#include "schedule/schedule.h"
 
 namespace collectives {
 

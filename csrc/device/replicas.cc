@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/reducer.h"
 #include "device/collective.h"
-#include "runtime/segments.h"
+#include "reduce/reducer.h"
+#include "replicas/segments.h"
 
 namespace collectives {
 namespace {

@@ -1,4 +1,4 @@
-// Reductions over arrays in device memory, one array per replica: the counterpart of runtime/replicas.h.
+// Reductions over arrays in device memory, one array per replica: the counterpart of replicas/replicas.h.
 #pragma once
 
 #include <span>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/events.h"
-#include "runtime/replicas.h"
+#include "replicas/replicas.h"
 
 namespace collectives {
 

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "core/memory.h"
+#include "memory/memory.h"
 
 namespace collectives {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "core/memory.h"
+#include "memory/memory.h"
 
 namespace collectives {
 namespace {

@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/reducer.h"
 #include "core/types.h"
+#include "reduce/reducer.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,f16c"))), apply_to = function)

@@ -5,10 +5,10 @@
 
 #include <cstddef>
 
-#include "core/reducer.h"
 #include "reduce/elements.h"
 #include "reduce/loop.h"
 #include "reduce/operations.h"
+#include "reduce/reducer.h"
 #include "reduce/reduction.h"
 
 namespace collectives {

@@ -11,12 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/reducer.h"
 #include "core/types.h"
 #include "reduce/blocks.h"
 #include "reduce/elements.h"
 #include "reduce/loop.h"
 #include "reduce/operations.h"
+#include "reduce/reducer.h"
 #include "reduce/reduction.h"
 
 namespace collectives {

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/processor.h"
-#include "core/take.h"
-#include "core/transport.h"
+#include "cpu/processor.h"
+#include "cpu/take.h"
+#include "transports/transport.h"
 
 namespace collectives {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/domain.h"
+#include "memory/domain.h"
 #include "verify/structure.h"
 
 namespace collectives::verification {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/algorithm.h"
-#include "core/schedule.h"
 #include "core/topology.h"
+#include "schedule/algorithm.h"
+#include "schedule/schedule.h"
 #include "verify/shadow.h"
 #include "verify/values.h"
 #include "verify/verifier.h"

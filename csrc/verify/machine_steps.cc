@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/domain.h"
+#include "memory/domain.h"
 #include "verify/machine.h"
 
 namespace collectives::verification {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/schedule.h"
+#include "schedule/schedule.h"
 
 namespace collectives {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "core/domain.h"
+#include "memory/domain.h"
 #include "verify/values.h"
 
 namespace collectives::verification {

@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "core/algorithm.h"
-#include "core/schedule.h"
 #include "core/topology.h"
+#include "schedule/algorithm.h"
+#include "schedule/schedule.h"
 
 namespace collectives::verification {
 
-// Throws Violation when a schedule of one rank breaks a rule of core/schedule.h that needs no execution: ranges inside
-// their pools, loops that do not nest, operands and chunks inside their regions, mapped regions only of ranks that are
-// mapped, signals only of the own flags, and the header line first, both among the signals of a rank and among what it
-// awaits from each other rank.
+// Throws Violation when a schedule of one rank breaks a rule of schedule/schedule.h that needs no execution: ranges
+// inside their pools, loops that do not nest, operands and chunks inside their regions, mapped regions only of ranks
+// that are mapped, signals only of the own flags, and the header line first, both among the signals of a rank and among
+// what it awaits from each other rank.
 void check_structure(const Schedule& schedule, const Problem& problem, const Topology& topology, const Limits& limits);
 
 // Throws Violation when schedules of different ranks do not fit: the slot base must advance equally on all ranks of a

@@ -18,7 +18,7 @@ struct Violation {
   std::string text;
 };
 
-// Expressions over the contributions of the ranks. They are built as the reducers compute (core/reducer.h): one
+// Expressions over the contributions of the ranks. They are built as the reducers compute (reduce/reducer.h): one
 // canonical tree over the operands of a step, which adds commutatively, with one rounding at its end where the type is
 // a half.
 class Values {

@@ -30,9 +30,9 @@
 #include <string>
 #include <vector>
 
-#include "core/algorithm.h"
-#include "core/schedule.h"
 #include "core/topology.h"
+#include "schedule/algorithm.h"
+#include "schedule/schedule.h"
 
 namespace collectives {
 

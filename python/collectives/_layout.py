@@ -47,7 +47,7 @@ def pieces(arrays: Sequence[Array], rows: Sequence[Sequence[int]]) -> list[Array
 def describe(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
     """Element types and shapes, one row for each array, for `exchange`.
 
-    csrc/bindings/layouts.cc does both for one plain array: what changes here has to change there, too.
+    csrc/bindings/calls/layouts.cc does both for one plain array: what changes here has to change there, too.
     """
     table = np.zeros((len(arrays), DESCRIPTION), np.int64)
     for i, (row, array) in enumerate(zip(table, arrays, strict=True)):

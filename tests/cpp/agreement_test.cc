@@ -2,7 +2,7 @@
 // killed and stopped at the worst instants, links that are cut: no two living ranks ever decide differently; and where
 // ranks only die, all the others decide, and keep each other. Usage: agreement_test [trials [first seed]]
 
-#include "runtime/agreement.h"
+#include "engine/groups/agreement.h"
 
 #include <cstdio>
 #include <cstdlib>

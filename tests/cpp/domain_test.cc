@@ -1,6 +1,6 @@
 // What lies in a segment lies apart: no byte has two purposes, for any number of ranks and any limits.
 
-#include "core/domain.h"
+#include "memory/domain.h"
 
 #include <algorithm>
 #include <cstdio>

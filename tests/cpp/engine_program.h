@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/algorithm.h"
 #include "core/topology.h"
-#include "runtime/work.h"
+#include "engine/work.h"
+#include "schedule/algorithm.h"
 
 namespace engine_test {
 

@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
+#include "engine/communicator.h"
 #include "engine_program.h"
 #include "local_world.h"
-#include "runtime/communicator.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/groups/reservation.h"
 #include "local_world.h"
-#include "runtime/reservation.h"
 
 namespace {
 

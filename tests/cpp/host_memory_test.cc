@@ -1,7 +1,7 @@
 // The memory that groups are made of: first fit, zeros, and when a segment may be used again. Two ranks of one process
 // that map the same segments, as two processes would.
 
-#include "runtime/host_memory.h"
+#include "memory/host_memory.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include <system_error>
 #include <vector>
 
-#include "runtime/arena.h"
+#include "memory/arena.h"
 
 namespace {
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/domain.h"
-#include "core/memory.h"
-#include "runtime/communicator.h"
+#include "engine/communicator.h"
+#include "memory/domain.h"
+#include "memory/memory.h"
 
 namespace collectives {
 

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/communicator.h"
+#include "engine/communicator.h"
 #include "tcp_link_traffic.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "core/memory.h"
+#include "memory/memory.h"
 
 int main() {
   constexpr std::size_t kBytes = 1 << 16;

@@ -1,7 +1,7 @@
 // What a plan says of lines that other cores read: which of them a rank makes its own before it writes them again, and
 // which its readers write back for it. Of every algorithm, for what goes through boxes in one piece and for more.
 
-#include "runtime/plan.h"
+#include "engine/plan.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/processor.h"
+#include "cpu/processor.h"
 #include "local_world.h"
 
 namespace {

@@ -1,12 +1,12 @@
 // Copies that take the lines of what they read, and copies past the caches, give what memcpy gives and touch nothing
 // else. A processor on which neither pays runs them here alone.
 
-#include "core/take.h"
+#include "cpu/take.h"
 
 #include <cstdio>
 #include <vector>
 
-#include "core/streaming.h"
+#include "cpu/streaming.h"
 
 namespace {
 

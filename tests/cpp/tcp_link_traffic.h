@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "transports/tcp_link.h"
+#include "transports/tcp/link.h"
 
 #define CHECK(condition, ...) check_that(condition, __FILE__, __LINE__, #condition, "" __VA_ARGS__)
 

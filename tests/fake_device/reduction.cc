@@ -2,7 +2,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/reducer.h"
+#include "reduce/reducer.h"
 #include "fake.h"
 
 namespace fake {

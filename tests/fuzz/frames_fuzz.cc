@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/communicator.h"
 #include "input.h"
-#include "runtime/communicator.h"
-#include "transports/tcp_link.h"
+#include "transports/tcp/link.h"
 
 namespace {
 

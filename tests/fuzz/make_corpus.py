@@ -18,7 +18,7 @@ FIRST, WITH_CREDIT, TAKEN, FLIP, SHORT = 8, 16, 32, 64, 128
 
 
 def header(kind: int = 1, flags: int = 0, length: int = 0, communicator: int = 0, sequence: int = 0) -> bytes:
-    """As csrc/transports/wire.h has it."""
+    """As csrc/transports/tcp/wire.h has it."""
     return struct.pack(
         "<IBBHIIQQ16sII",
         0x31434C43,

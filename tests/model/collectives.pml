@@ -23,7 +23,7 @@
 #define SLOTS 2 /* Limits::slots */
 #define CHUNKS 3
 
-/* Where everything lies in the segment of rank r (core/domain.h). Of a header line, the word and the payload. */
+/* Where everything lies in the segment of rank r (memory/domain.h). Of a header line, the word and the payload. */
 #define PER (2 * LINES + 2 * SLOTS + SLOTS * N + 1 + 4 * N)
 #define WORD(r, s) ((r) * PER + 2 * ((s) % LINES))
 #define PAYLOAD(r, s) (WORD(r, s) + 1)

@@ -1,4 +1,4 @@
-/* The ring of cells by which one rank sends messages to another over mapped memory (csrc/transports/mapped_link.cc; the
+/* The ring of cells by which one rank sends messages to another over mapped memory (csrc/transports/mapped/link.cc; the
  * mail of mapped_mail.cc has the same ring). Each value is sent once, so a cell that is read too early or written too
  * early shows a wrong value.
  *

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bindings/tensorflow/kernel.h"
-#include "runtime/communicator.h"
+#include "engine/communicator.h"
 
 namespace collectives::tensorflow {
 

@@ -6,7 +6,7 @@
 #include "bindings/tensorflow/flights.h"
 #include "bindings/tensorflow/kernel.h"
 #include "bindings/tensorflow/renewal.h"
-#include "runtime/directory.h"
+#include "engine/directory.h"
 
 namespace collectives::tensorflow {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "bindings/tensorflow/kernel.h"
 #include "core/error.h"
-#include "runtime/replicas.h"
+#include "replicas/replicas.h"
 
 namespace collectives::tensorflow {
 namespace {

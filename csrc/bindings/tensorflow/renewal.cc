@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "runtime/directory.h"
+#include "engine/directory.h"
 
 namespace collectives::tensorflow {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "runtime/communicator.h"
+#include "engine/communicator.h"
 
 namespace collectives::tensorflow {
 

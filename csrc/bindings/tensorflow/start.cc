@@ -15,8 +15,8 @@
 #include "bindings/tensorflow/kernel.h"
 #include "bindings/tensorflow/renewal.h"
 #include "core/error.h"
-#include "runtime/directory.h"
-#include "runtime/plan.h"
+#include "engine/directory.h"
+#include "engine/plan.h"
 
 namespace collectives::tensorflow {
 namespace {

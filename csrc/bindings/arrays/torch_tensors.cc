@@ -1,0 +1,185 @@
+#include "bindings/arrays/torch_tensors.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "bindings/arrays/dlpack_types.h"
+
+namespace collectives {
+namespace {
+
+// Found once and kept: the process has one PyTorch, which stays.
+struct Torch {
+  PyObject* tensor = nullptr;     // its types. Those that inherit from them may have no memory of their own, or
+  PyObject* parameter = nullptr;  // another meaning of it.
+  PyObject* empty_like = nullptr;
+  PyObject* contiguous = nullptr;  // the argument for tensors in C order
+  const DlExchange* exchange = nullptr;
+};
+
+PyObject* attribute(PyObject* object, const char* name) {
+  return object == nullptr ? nullptr : PyObject_GetAttrString(object, name);
+}
+
+bool find(Torch* torch) {
+  static PyObject* name = PyUnicode_InternFromString("torch");
+  PyObject* module = PyImport_GetModule(name);  // nothing is imported: whoever has a tensor has done that
+  PyObject* nn = attribute(module, "nn");
+  PyObject* tensor = attribute(module, "Tensor");
+  PyObject* parameter = attribute(nn, "Parameter");
+  PyObject* empty_like = attribute(module, "empty_like");
+  PyObject* contiguous = attribute(module, "contiguous_format");
+  PyObject* capsule = attribute(tensor, "__dlpack_c_exchange_api__");
+  const DlExchange* exchange = nullptr;
+  if (capsule != nullptr) {
+    exchange = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  }
+  PyErr_Clear();
+  const bool found = exchange != nullptr && exchange->major == 1 && exchange->look != nullptr && parameter != nullptr &&
+                     empty_like != nullptr && contiguous != nullptr;
+  if (found) {
+    *torch = {Py_NewRef(tensor), Py_NewRef(parameter), Py_NewRef(empty_like), Py_NewRef(contiguous), exchange};
+  }
+  for (PyObject* object : {module, nn, tensor, parameter, empty_like, contiguous, capsule}) {
+    Py_XDECREF(object);
+  }
+  return found;
+}
+
+const Torch* torch() {
+  static Torch found;
+  return found.exchange != nullptr || find(&found) ? &found : nullptr;
+}
+
+struct Encoding {
+  std::uint8_t code;
+  std::uint8_t bits;
+};
+constexpr std::uint8_t kInt = 0;
+constexpr std::uint8_t kUnsigned = 1;
+constexpr std::uint8_t kFloat = 2;
+constexpr std::uint8_t kBrain = 4;
+constexpr std::uint8_t kComplex = 5;
+constexpr std::uint8_t kBoolean = 6;
+constexpr std::uint8_t kE4M3FN = 10;
+constexpr std::uint8_t kE5M2 = 12;
+constexpr std::array<Encoding, kDTypes> kEncodings = {{{kFloat, 16},
+                                                       {kBrain, 16},
+                                                       {kFloat, 32},
+                                                       {kFloat, 64},
+                                                       {kInt, 8},
+                                                       {kInt, 16},
+                                                       {kInt, 32},
+                                                       {kInt, 64},
+                                                       {kUnsigned, 8},
+                                                       {kUnsigned, 16},
+                                                       {kUnsigned, 32},
+                                                       {kUnsigned, 64},
+                                                       {kBoolean, 8},
+                                                       {kComplex, 64},
+                                                       {kComplex, 128},
+                                                       {kE4M3FN, 8},
+                                                       {kE5M2, 8}}};  // in the order of DType
+
+constexpr std::uintptr_t kLowest = 1 << 16;  // where memory can be
+
+bool is_false(PyObject* object, PyObject* method) {
+  PyObject* result = PyObject_CallMethodNoArgs(object, method);
+  const bool no = result == Py_False;
+  Py_XDECREF(result);
+  PyErr_Clear();
+  return no;
+}
+
+// Whether the values of the tensor are those in its memory. PyTorch may keep a conjugate, a negative or nothing but
+// zeros as a mark on the tensor, of which DLPack says nothing.
+bool means_its_memory(PyObject* object, std::uint8_t code) {
+  static PyObject* negative = PyUnicode_InternFromString("is_neg");
+  static PyObject* conjugate = PyUnicode_InternFromString("is_conj");
+  static PyObject* zeros = PyUnicode_InternFromString("_is_zerotensor");
+  return is_false(object, negative) && is_false(object, zeros) && (code != kComplex || is_false(object, conjugate));
+}
+
+// Fills `result` and returns the number of the device where the tensor is in memory of that kind of device, in a form
+// that can take part; else -1.
+int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
+  auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  const Torch* const known = torch();
+  if (known == nullptr || (type != known->tensor && type != known->parameter)) {
+    return -1;
+  }
+  DlTensor tensor{};
+  if (known->exchange->look(object, &tensor) != 0) {
+    PyErr_Clear();
+    return -1;
+  }
+  const auto* const encoding = std::ranges::find_if(
+      kEncodings, [&](const Encoding& e) { return e.code == tensor.code && e.bits == tensor.bits; });
+  if (tensor.device_type != device_type || tensor.lanes != 1 || encoding == kEncodings.end() || !in_c_order(tensor) ||
+      !means_its_memory(object, tensor.code)) {
+    return -1;
+  }
+  const auto dtype = static_cast<DType>(encoding - kEncodings.begin());
+  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (std::int32_t d = 0; d < tensor.dimensions; ++d) {
+    bytes *= tensor.shape[d];
+  }
+  auto* const data = static_cast<std::byte*>(tensor.data) + tensor.offset;
+  const auto alignment = std::min<std::uintptr_t>(size_of(dtype), alignof(std::int64_t));
+  // Of a storage that was given back only the offset is left.
+  if ((reinterpret_cast<std::uintptr_t>(data) < kLowest && bytes > 0) ||
+      reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
+    return -1;
+  }
+  *result = {{data, bytes}, dtype, tensor.dimensions, tensor.shape, true, false};
+  return tensor.device;
+}
+
+}  // namespace
+
+bool look_at_tensor(PyObject* object, PlainArray* result) { return look(object, kDlCpu, result) >= 0; }
+
+int look_at_device_tensor(PyObject* object, PlainArray* result) { return look(object, kDlCuda, result); }
+
+bool current_torch_stream(int device, void** stream) {
+  const DlExchange& exchange = *torch()->exchange;
+  const bool found = exchange.stream != nullptr && exchange.stream(kDlCuda, device, stream) == 0;
+  PyErr_Clear();
+  return found;
+}
+
+pybind11::object another_tensor(PyObject* tensor) {
+  static PyObject* detach = PyUnicode_InternFromString("detach");
+  auto result = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallMethodNoArgs(tensor, detach));
+  if (!result) {
+    throw pybind11::error_already_set();
+  }
+  return result;
+}
+
+PyObject* new_tensor(const PlainArray& like, std::int64_t rows) {
+  std::vector<std::int64_t> shape(like.shape, like.shape + like.dimensions);
+  shape[0] = rows;
+  const Encoding encoding = kEncodings[static_cast<std::size_t>(like.dtype)];
+  DlTensor wanted{nullptr, kDlCpu, 0, like.dimensions, encoding.code, encoding.bits, 1, shape.data(), nullptr, 0};
+  const auto set_error = [](void* /*context*/, const char* kind, const char* text) {
+    PyErr_Format(PyExc_MemoryError, "%s: %s", kind, text);
+  };
+  const DlExchange& exchange = *torch()->exchange;
+  DlVersioned* made = nullptr;
+  void* object = nullptr;
+  if (exchange.allocate(&wanted, &made, nullptr, set_error) != 0 || exchange.give(made, &object) != 0) {
+    return nullptr;
+  }
+  return static_cast<PyObject*>(object);
+}
+
+// Not by the exchange, whose tensors PyTorch does not count as memory of its allocator: record_stream would do nothing.
+PyObject* new_device_tensor(PyObject* like) {
+  static PyObject* const names = PyTuple_Pack(1, PyUnicode_InternFromString("memory_format"));
+  PyObject* const arguments[] = {like, torch()->contiguous};
+  return PyObject_Vectorcall(torch()->empty_like, arguments, 1, names);
+}
+
+}  // namespace collectives

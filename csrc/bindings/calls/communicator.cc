@@ -1,0 +1,396 @@
+#include "bindings/calls/communicator.h"
+
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bindings/arrays/arrays.h"
+#include "bindings/calls/arguments.h"
+#include "bindings/calls/messages.h"
+#include "bindings/calls/parts.h"
+#include "bindings/calls/unlocked.h"
+#include "bindings/calls/work.h"
+#include "bindings/setup/errors.h"
+#include "core/error.h"
+#include "engine/directory.h"
+#include "memory/host_memory.h"
+#include "memory/memory.h"
+#include "structmember.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+constexpr const char* kCapsule = "collectives.Communicator";
+
+struct PyCommunicator {
+  PyObject_HEAD Communicator* communicator;
+  std::shared_ptr<Communicator>* owner;
+  PyObject* weak_references;
+};
+
+PyTypeObject* g_type = nullptr;
+
+PyObject* new_communicator(PyTypeObject* type, PyObject* args, PyObject* /*keywords*/) {
+  PyObject* capsule = nullptr;
+  if (!PyArg_ParseTuple(args, "O", &capsule)) {
+    return nullptr;
+  }
+  auto* owner = static_cast<std::shared_ptr<Communicator>*>(PyCapsule_GetPointer(capsule, kCapsule));
+  if (owner == nullptr || PyCapsule_SetDestructor(capsule, nullptr) != 0 || PyCapsule_SetName(capsule, "taken") != 0) {
+    return nullptr;
+  }
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self != nullptr) {
+    auto* object = reinterpret_cast<PyCommunicator*>(self);
+    object->communicator = owner->get();
+    object->owner = owner;
+  }
+  return self;
+}
+
+void delete_communicator(PyObject* self) {
+  auto* object = reinterpret_cast<PyCommunicator*>(self);
+  if (object->weak_references != nullptr) {
+    PyObject_ClearWeakRefs(self);
+  }
+  PyTypeObject* type = Py_TYPE(self);
+  std::shared_ptr<Communicator>* owner = object->owner;
+  Py_BEGIN_ALLOW_THREADS;
+  delete owner;
+  Py_END_ALLOW_THREADS;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// What does not fit the fast path goes to Python: arrays of other libraries, copies of arrays that are not contiguous,
+// lists with lists of outputs, and the error messages for what cannot be done at all.
+PyObject* call_general(PyObject* self, const char* collective, const CallArguments& a) {
+  static PyObject* method = PyUnicode_InternFromString("_general");
+  PyObject* name = PyUnicode_FromString(collective);
+  if (name == nullptr) {
+    return nullptr;
+  }
+  PyObject* arguments[] = {self,       name,      a.x,    a.op,     a.root,  a.out, a.algorithm, a.deterministic,
+                           a.async_op, a.timeout, a.name, a.factor, a.stream};
+  for (PyObject*& argument : arguments) {
+    argument = argument == nullptr ? Py_None : argument;
+  }
+  PyObject* result = PyObject_VectorcallMethod(method, arguments, std::size(arguments), nullptr);
+  Py_DECREF(name);
+  return result;
+}
+
+// The first part of a blocking call. A short one between processes keeps the interpreter locked: giving the lock away
+// and taking it again costs as much as the whole collective. Threads of one process need the lock to get here at all.
+bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& work) {
+  constexpr std::int64_t kBriefBytes = 16 << 10;
+  const bool brief = call.input.empty() || (call.input.size() == 1 && call.input[0].bytes <= kBriefBytes &&
+                                            call.output[0].bytes <= kBriefBytes);
+  if (brief && !communicator.options().threads) {
+    return communicator.run(call, work);
+  }
+  const Unlocked unlocked;
+  return communicator.run(call, work);
+}
+
+// False for what the general path will refuse.
+bool choose_algorithm(PyObject* name, const Communicator& communicator, Call* call) {
+  call->algorithm = 0;
+  if (name == nullptr || name == Py_None) {
+    return true;
+  }
+  std::string words;
+  if (!text(name, &words)) {
+    return false;
+  }
+  try {
+    call->algorithm = algorithm_number(call->problem(), words, communicator.topology());
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyObject* const* args, Py_ssize_t count,
+                     PyObject* names) {
+  CallArguments a;
+  if (!parse_arguments(kind, kind_name, args, count, names, &a)) {
+    return nullptr;
+  }
+  release_dropped();
+  thread_local Call call;
+  py::object held;
+  Communicator& communicator = *reinterpret_cast<PyCommunicator*>(self)->communicator;
+  if (!a.plain(kind, &call, &held) || !choose_algorithm(a.algorithm, communicator, &call)) {
+    return call_general(self, kind_name, a);
+  }
+  PyObject* result = a.out != nullptr && a.out != Py_None ? a.out : a.x;
+  if (result == nullptr) {
+    result = Py_None;  // of a barrier
+  }
+  if (a.async_op == Py_True) {
+    try {
+      return start_call(communicator, self, call, held ? held.ptr() : a.x, a.out, result);
+    } catch (...) {
+      set_python_error();
+      return nullptr;
+    }
+  }
+  if (!run_to_end(communicator, call)) {
+    return nullptr;
+  }
+  Py_INCREF(result);
+  return result;
+}
+
+template <Collective kKind>
+PyObject* method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const std::string kind_name(name(kKind));
+  return collective(kKind, kind_name.c_str(), self, args, count, names);
+}
+
+template <Collective kKind>
+PyCFunction as_function() {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&method<kKind>));
+}
+
+using Run = PyObject* (*)(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count);
+
+template <Run kRun>
+PyObject* run_method(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  try {
+    return kRun(self, *reinterpret_cast<PyCommunicator*>(self)->communicator, args, count);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+template <Run kRun>
+PyCFunction as_function() {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run_method<kRun>));
+}
+
+PyObject* start(PyObject* self, PyObject* args) {
+  try {
+    return start_general(*reinterpret_cast<PyCommunicator*>(self)->communicator, self, args);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+PyObject* start_send_or_receive(PyObject* self, PyObject* args) {
+  try {
+    return start_message(*reinterpret_cast<PyCommunicator*>(self)->communicator, self, args);
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+#define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None, stream=None"
+
+PyMethodDef g_methods[] = {
+    {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS,
+     "all_reduce($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "Reduces ``x`` over all ranks; every rank gets the result.\n\n"
+     "``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It "
+     "is\n"
+     "reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.\n"
+     "``op``: sum, avg, prod, min, max, and logical_and, logical_or, logical_xor, bitwise_and, bitwise_or or\n"
+     "bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned. ``stream``: of\n"
+     "CUDA, for arrays on a device; by default the current one of their library.\n\n"
+     "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, "
+     "PeerError\n"
+     "when a rank is gone, DeadlineError after ``timeout``."},
+    {"reduce", as_function<Collective::kReduce>(), METH_FASTCALL | METH_KEYWORDS,
+     "reduce($self, x, op='sum', root=0, *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "Reduces ``x`` over all ranks; only ``root`` gets the result, in ``x`` or ``out``. See ``all_reduce``."},
+    {"broadcast", as_function<Collective::kBroadcast>(), METH_FASTCALL | METH_KEYWORDS,
+     "broadcast($self, x, root=0, *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "Copies ``x`` of rank ``root`` into ``x`` (or ``out``) of every rank. See ``all_reduce``."},
+    {"barrier", as_function<Collective::kBarrier>(), METH_FASTCALL | METH_KEYWORDS,
+     "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
+     "Returns when all ranks have called it."},
+    {"_run_message", as_function<run_message>(), METH_FASTCALL,
+     "_run_message($self, sending, x, peer, tag, async_op, timeout, name, stream)\n--\n\nsend or recv."},
+    {"_run_parts", as_function<run_parts>(), METH_FASTCALL,
+     "_run_parts($self, collective, x, out, counts, stream, algorithm, async_op, timeout, name, op='sum', "
+     "deterministic=False, factor=None, root=0)\n--\n\n"
+     "A collective of parts."},
+    {"_start", start, METH_VARARGS,
+     "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
+     "lengths, factor)\n"
+     "--\n\n"
+     "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
+    {"_start_message", start_send_or_receive, METH_VARARGS,
+     "_start_message($self, peer, tag, sending, arrays, timeout, name, is_async)\n--\n\n"
+     "Starts a message to or from another rank and returns its Work."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef g_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(PyCommunicator, weak_references), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot g_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_communicator)},
+                         {Py_tp_dealloc, reinterpret_cast<void*>(delete_communicator)},
+                         {Py_tp_methods, g_methods},
+                         {Py_tp_members, g_members},
+                         {Py_tp_doc, const_cast<char*>("The engine's side of collectives.Communicator.")},
+                         {0, nullptr}};
+
+PyType_Spec g_spec = {"collectives._core.Communicator", sizeof(PyCommunicator), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_slots};
+
+}  // namespace
+
+py::object make_handle(std::unique_ptr<Communicator> communicator) {
+  auto owner = std::make_unique<std::shared_ptr<Communicator>>(std::move(communicator));
+  PyObject* capsule = PyCapsule_New(owner.get(), kCapsule, [](PyObject* object) {
+    delete static_cast<std::shared_ptr<Communicator>*>(PyCapsule_GetPointer(object, kCapsule));
+  });
+  if (capsule == nullptr) {
+    throw py::error_already_set();
+  }
+  [[maybe_unused]] auto* owned = owner.release();  // by the capsule
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
+Communicator& communicator_of(py::handle object) {
+  if (!PyObject_TypeCheck(object.ptr(), g_type)) {
+    throw ArgumentTypeError("a Communicator is needed, not " + std::string(Py_TYPE(object.ptr())->tp_name));
+  }
+  return *reinterpret_cast<PyCommunicator*>(object.ptr())->communicator;
+}
+
+std::shared_ptr<Communicator> shared_communicator_of(py::handle object) {
+  communicator_of(object);  // checks the type
+  return *reinterpret_cast<PyCommunicator*>(object.ptr())->owner;
+}
+
+bool run_to_end(Communicator& communicator, const Call& call) {
+  try {
+    std::shared_ptr<Work> work;
+    if (!run(communicator, call, work)) {
+      if (!wait_interruptibly(communicator, work)) {
+        return false;
+      }
+      communicator.finish_run(std::move(work));
+    }
+    return true;
+  } catch (...) {
+    set_python_error();
+    return false;
+  }
+}
+
+bool wait_interruptibly(Communicator& communicator, const std::shared_ptr<Work>& work) {
+  constexpr double kSlice = 0.1;
+  for (;;) {
+    bool done = false;
+    {
+      const Unlocked unlocked;
+      done = communicator.wait(*work, kSlice);
+    }
+    if (done) {
+      return true;
+    }
+    if (PyErr_CheckSignals() != 0) {
+      communicator.interrupt(interruption());
+      return false;
+    }
+  }
+}
+
+void bind_communicator(py::module_& m) {
+  g_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&g_spec));
+  if (g_type == nullptr) {
+    throw py::error_already_set();
+  }
+  m.attr("Communicator") = py::handle(reinterpret_cast<PyObject*>(g_type));
+  m.def("_close", [](py::handle c) {
+    Communicator& communicator = communicator_of(c);
+    finish_dropped(communicator);
+    {
+      const Unlocked unlocked;
+      communicator.close();
+    }
+    release_dropped();
+  });
+  m.def("_describe", [](py::handle c) {
+    const Communicator& communicator = communicator_of(c);
+    py::dict result;
+    result["rank"] = communicator.rank();
+    result["size"] = communicator.size();
+    result["host"] = communicator.topology().host;
+    result["closed"] = communicator.closed();
+    result["failed"] = communicator.failed();
+    result["timeout"] = communicator.options().timeout_s;
+    result["compare_shapes"] = communicator.options().compare_shapes;
+    result["id"] = communicator.options().id;
+    result["world_rank"] = communicator.world_rank(communicator.rank());
+    return result;
+  });
+  m.def("_bytes_by_transport", [](py::handle c) {
+    py::dict result;
+    for (const auto& [transport, bytes] : communicator_of(c).bytes_by_transport()) {
+      result[py::str(transport)] = bytes;
+    }
+    return result;
+  });
+  m.def(
+      "_number_of", [](py::handle c) { return number_of(shared_communicator_of(c)); },
+      "The number by which native ops of other libraries find the communicator in this process.");
+  m.def(
+      "_renumber", [](std::int64_t number, py::handle c) { renumber(number, shared_communicator_of(c)); },
+      "Gives the number of a communicator to the one that takes its place.");
+  m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
+    Communicator& communicator = communicator_of(c);
+    const Unlocked unlocked;
+    return communicator.flag_latency(peer, rounds, timeout_s);
+  });
+  m.def("_select", [](py::handle c, const std::string& kind, const std::string& op, const std::string& dtype,
+                      std::int64_t count, int root, bool symmetric, bool deterministic) {
+    const Communicator& communicator = communicator_of(c);
+    Problem problem;
+    problem.collective = parse_collective(kind);
+    problem.op = parse_op(op);
+    problem.dtype = parse_dtype(dtype);
+    problem.count = count;
+    problem.root = root;
+    problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
+    return std::string(select(problem, communicator.topology(), deterministic).name);
+  });
+  m.def("_abandon", [](py::handle c, const std::string& why) {
+    Communicator& communicator = communicator_of(c);
+    const Unlocked unlocked;
+    communicator.abandon(why);
+  });
+  m.def("_use_heap", [](py::handle c, std::size_t bytes) {
+    Communicator& communicator = communicator_of(c);
+    const Unlocked unlocked;
+    communicator.use_heap(bytes);
+  });
+  m.def("_heap", [](py::handle c) {
+    const Domain* domain = communicator_of(c).domain();
+    if (domain == nullptr) {
+      return py::make_tuple(std::uintptr_t{0}, std::size_t{0});
+    }
+    return py::make_tuple(reinterpret_cast<std::uintptr_t>(domain->heap(domain->rank())), domain->heap_bytes());
+  });
+  m.def("_memory_is_counted", &memory_is_counted, "Whether the system refuses memory that it has not got.");
+  m.def("_reserve_heap", [](py::handle c, std::size_t offset, std::size_t bytes) {
+    const Communicator& communicator = communicator_of(c);
+    const Unlocked unlocked;
+    communicator.engine()->memory()->reserve(communicator.domain()->heap(communicator.domain()->rank()) + offset,
+                                             bytes);
+  });
+}
+
+}  // namespace collectives

@@ -1,0 +1,61 @@
+// Making groups: what each rank does between the exchanges of python/collectives/_groups.py.
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "bindings/calls/communicator.h"
+#include "bindings/calls/unlocked.h"
+#include "engine/groups/reservation.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+std::uint32_t propose(py::handle parent) {
+  const Communicator& communicator = communicator_of(parent);
+  communicator.refuse_after_fork();
+  const Unlocked unlocked;
+  const std::lock_guard guard(communicator.engine()->lock());
+  return communicator.engine()->propose_number();
+}
+
+std::unique_ptr<Reservation> reserve(py::handle parent, std::uint32_t number, const std::vector<int>& members) {
+  const Communicator& communicator = communicator_of(parent);
+  const Unlocked unlocked;
+  return std::make_unique<Reservation>(communicator, number, members);
+}
+
+std::tuple<bool, bool, bool, std::uint64_t> told(const Reservation& r) {
+  return {r.claimed(), r.place().room, r.place().heap, r.place().offset};
+}
+
+py::object make(Reservation& reservation, const std::vector<std::tuple<bool, std::uint64_t>>& told) {
+  std::vector<Place> places;
+  for (const auto& [heap, offset] : told) {
+    places.push_back({true, heap, offset});
+  }
+  std::unique_ptr<Communicator> made;
+  {
+    const Unlocked unlocked;
+    made = reservation.make(places);
+  }
+  return make_handle(std::move(made));
+}
+
+}  // namespace
+
+void bind_groups(py::module_& m) {
+  py::class_<Reservation>(m, "Reservation", "What a rank has set aside for a group that is being made.")
+      .def("told", &told, "For the other ranks: claimed, room, heap, offset of the segment.")
+      .def("cancel", &Reservation::cancel, "No rank will make the group.")
+      .def("make", &make, py::arg("places"), "The communicator; `places` are (heap, offset) of all members.");
+  m.def("_propose", &propose, "A number for a new communicator.");
+  m.def("_reserve", &reserve, "Claims the number, and memory for the group of these ranks of the parent.");
+}
+
+}  // namespace collectives

@@ -1,0 +1,88 @@
+#include "bindings/calls/layouts.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "bindings/calls/communicator.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+// As DESCRIPTION in _layout.py: element type, number of dimensions, dimensions.
+constexpr int kDescription = 2 + kMostDimensions;
+constexpr int kHead = 2;  // as in _parts._tell(): number of tensors, whether they are a list
+
+Span bytes_of(Table& values) {
+  return {reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size() * sizeof values[0])};
+}
+
+void describe(const PlainArray& x, std::int64_t* row) {
+  row[0] = static_cast<std::int64_t>(x.dtype);
+  row[1] = x.dimensions;
+  std::copy_n(x.shape, x.dimensions, row + 2);
+}
+
+// The tables are the caller's own: while it waits, a signal handler may come here again.
+bool run(Communicator& communicator, Collective collective, int root, Table& in, Table& out) {
+  Call call;
+  call.collective = collective;
+  call.dtype = DType::kInt64;
+  call.root = root;
+  call.input.assign(1, bytes_of(in));
+  call.output.assign(1, bytes_of(out));
+  return run_to_end(communicator, call);
+}
+
+}  // namespace
+
+std::optional<Table> exchange(Communicator& communicator, const PlainArray& x) {
+  Table own(kDescription, 0);
+  describe(x, own.data());
+  Table everyone(own.size() * static_cast<std::size_t>(communicator.size()));
+  return run(communicator, Collective::kAllGather, 0, own, everyone) ? std::optional(std::move(everyone))
+                                                                     : std::nullopt;
+}
+
+bool all_alike(const Table& exchanged) {
+  return std::equal(exchanged.begin() + kDescription, exchanged.end(), exchanged.begin());
+}
+
+std::optional<Table> tell(Communicator& communicator, int root, const PlainArray* x, std::int64_t rows) {
+  Table told(kHead + kDescription + static_cast<std::size_t>(communicator.size()), 0);
+  if (x != nullptr) {
+    told[0] = 1;
+    describe(*x, told.data() + kHead);
+    std::fill(told.begin() + kHead + kDescription, told.end(), rows);
+  }
+  return run(communicator, Collective::kBroadcast, root, told, told) ? std::optional(std::move(told)) : std::nullopt;
+}
+
+std::int64_t rows_told(const Table& told, PlainArray* x) {
+  const auto rows = told.begin() + kHead + kDescription;
+  const bool one_array = told[0] == 1 && told[1] == 0;
+  if (!one_array || !std::all_of(rows, told.end(), [&](std::int64_t n) { return n == *rows; })) {
+    return -1;
+  }
+  *x = PlainArray{};
+  x->dtype = static_cast<DType>(told[kHead]);
+  x->dimensions = static_cast<int>(told[kHead + 1]);
+  x->shape = told.data() + kHead + 2;
+  x->numpy = true;
+  return *rows;
+}
+
+py::object as_array(const Table& table) {
+  auto length = static_cast<npy_intp>(table.size());
+  auto array = py::reinterpret_steal<py::object>(PyArray_SimpleNew(1, &length, NPY_INT64));
+  if (!array) {
+    throw py::error_already_set();
+  }
+  std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())), table.data(),
+              table.size() * sizeof table[0]);
+  return array;
+}
+
+}  // namespace collectives

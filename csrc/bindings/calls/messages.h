@@ -1,0 +1,13 @@
+// The fast path of send and recv.
+#pragma once
+
+#include "bindings/arrays/numpy_api.h"
+#include "engine/communicator.h"
+
+namespace collectives {
+
+// Communicator._run_message. What is not on plain arrays, or is wrong by itself, goes to the method _general_message,
+// with the same arguments.
+PyObject* run_message(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count);
+
+}  // namespace collectives

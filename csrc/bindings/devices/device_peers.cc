@@ -1,0 +1,139 @@
+// Collectives of ranks that address each other's device memory: device/peers.h, for python/collectives/_peers.py.
+
+#include "bindings/devices/device_peers.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/calls/unlocked.h"
+#include "device/library.h"
+#include "device/peers.h"
+
+namespace collectives {
+namespace {
+
+namespace py = pybind11;
+
+using Memory = std::vector<std::pair<std::uintptr_t, std::int64_t>>;  // pointers and bytes
+
+std::vector<Span> spans_of(const Memory& memory) {
+  std::vector<Span> spans;
+  spans.reserve(memory.size());
+  for (const auto& [pointer, bytes] : memory) {
+    spans.push_back({reinterpret_cast<std::byte*>(pointer), bytes});
+  }
+  return spans;
+}
+
+py::bytes to_bytes(const std::vector<std::byte>& made) {
+  return {reinterpret_cast<const char*>(made.data()), made.size()};
+}
+
+std::span<const std::byte> seen(const py::bytes& bytes) {
+  const std::string_view view(bytes);
+  return {reinterpret_cast<const std::byte*>(view.data()), view.size()};
+}
+
+// One call at a time, in the order of DevicePeers.
+class Peers {
+ public:
+  Peers(int rank, int size, int device) : peers_(device_api(), rank, size, device) {}
+
+  py::bytes card() const {
+    std::vector<std::byte> made;
+    {
+      const Unlocked unlocked;
+      made = peers_.card();
+    }
+    return to_bytes(made);
+  }
+  std::string connect(const py::bytes& cards) {
+    const std::span<const std::byte> all = seen(cards);
+    const Unlocked unlocked;
+    return peers_.connect(all);
+  }
+
+  py::bytes head(const std::string& collective, const std::string& op, const std::string& dtype, int root,
+                 std::int64_t count, std::vector<std::int64_t> counts, double factor, const Memory& inputs,
+                 const Memory& outputs, std::uintptr_t stream, const std::vector<std::vector<std::int64_t>>& shapes) {
+    call_ = DeviceCall();
+    call_.problem.collective = parse_collective(collective);
+    call_.problem.op = parse_op(op);
+    call_.problem.dtype = parse_dtype(dtype);
+    call_.problem.root = root;
+    call_.problem.count = count;
+    call_.problem.counts = std::move(counts);
+    call_.factor = factor;
+    call_.inputs = spans_of(inputs);
+    call_.outputs = spans_of(outputs);
+    for (const std::vector<std::int64_t>& shape : shapes) {
+      call_.shapes.add(shape);
+    }
+    stream_ = reinterpret_cast<void*>(stream);
+    std::vector<std::byte> made;
+    {
+      const Unlocked unlocked;
+      made = peers_.head(call_, stream_);
+    }
+    return to_bytes(made);
+  }
+  std::vector<std::int64_t> check(const py::bytes& heads) { return peers_.check(seen(heads)); }
+  py::bytes rest() const { return to_bytes(peers_.rest()); }
+  void run(const py::bytes& rests) {
+    const std::span<const std::byte> all = seen(rests);
+    const Unlocked unlocked;
+    peers_.run(call_, all, stream_);
+  }
+  void finish() {
+    const Unlocked unlocked;
+    peers_.finish(stream_);
+  }
+  bool wait(double seconds) {
+    const Unlocked unlocked;
+    return peers_.wait(seconds);
+  }
+  int device() const { return peers_.device(); }
+
+ private:
+  DevicePeers peers_;
+  DeviceCall call_;
+  void* stream_ = nullptr;
+};
+
+}  // namespace
+
+void bind_device_peers(py::module_& m) {
+  using Holder = std::unique_ptr<Peers, UnlockedDelete<Peers>>;
+  py::class_<Peers, Holder>(m, "_DevicePeers", "This rank among ranks that address each other's device memory.")
+      .def(py::init([](int rank, int size, int device) {
+             const Unlocked unlocked;
+             return Holder(new Peers(rank, size, device));
+           }),
+           py::arg("rank"), py::arg("size"), py::arg("device"))
+      .def_property_readonly("device", &Peers::device)
+      .def("card", &Peers::card, "What the others need to know of this rank once.")
+      .def("connect", &Peers::connect, py::arg("cards"),
+           "Takes the cards of all ranks; says why this rank cannot address the memory of all others, or nothing.")
+      .def("head", &Peers::head, "Describes a call; all ranks exchange these.", py::arg("collective"), py::arg("op"),
+           py::arg("dtype"), py::arg("root"), py::arg("count"), py::arg("counts"), py::arg("factor"), py::arg("inputs"),
+           py::arg("outputs"), py::arg("stream"), py::arg("shapes"))
+      .def(
+          "check", &Peers::check, py::arg("heads"),
+          "Compares the heads of all ranks; the bytes that each has still to tell, or nothing where some memory cannot "
+          "be shown to other processes.")
+      .def("rest", &Peers::rest, "What did not fit into the head.")
+      .def("run", &Peers::run, py::arg("rests"), "Puts the share of this rank into its stream.")
+      .def("wait", &Peers::wait, py::arg("timeout"),
+           "Waits until the shares of all ranks in the last call are done; false after `timeout` seconds.")
+      .def("finish", &Peers::finish,
+           "Lets the stream wait for the shares of the others, all of which have called run.");
+  m.def("_device_card_bytes", [] { return DevicePeers::kCardBytes; }, "The length of what _DevicePeers.card returns.");
+}
+
+}  // namespace collectives

@@ -1,0 +1,48 @@
+#include "cpu/processor.h"
+
+#include "cpu/take.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace collectives {
+namespace {
+
+// From this family on, cores of AMD write whole lines without fetching them if that is done by a string instruction,
+// and upgrade lines that others have read as cheaply as any: Zen 5. Zen 1 to 4 are the families before it.
+[[maybe_unused]] constexpr unsigned kZen5 = 0x1A;
+
+Processor find() {
+  Processor found;
+#if defined(__x86_64__)
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_AMD_ebx && c == signature_AMD_ecx &&
+      d == signature_AMD_edx && __get_cpuid(1, &a, &b, &c, &d) != 0) {
+    const unsigned family = ((a >> 8) & 0xF) + ((a >> 20) & 0xFF);
+    const bool zen5 = family >= kZen5;
+    found.takes_lines = !zen5;
+    found.fills_by_string = zen5;
+    found.streams_in_place = !zen5;
+    found.looks_late = zen5;
+    found.owns_lines = true;
+    found.owns_boxes_near = !zen5;
+    found.most_owned = (zen5 ? 1 : 4) * kTakeLine;
+    found.most_owned_of_traded = (zen5 ? 1 : 32) * kTakeLine;
+    found.most_owned_of_broadcast = (zen5 ? 4 : 16) * kTakeLine;
+  }
+#endif
+  return found;
+}
+
+}  // namespace
+
+const Processor& processor() {
+  static const Processor found = find();
+  return found;
+}
+
+}  // namespace collectives

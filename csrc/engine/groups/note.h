@@ -1,0 +1,68 @@
+// What a rank tells the others while a communicator shrinks: the whole of its state, again and again, so that only the
+// latest note counts and nothing depends on one that was lost. It lies in the control page of the rank's segment for
+// those that map it, and goes over links to the others.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/groups/rank_set.h"
+
+namespace collectives {
+
+// Where a rank has set memory aside for the communicator that will be made.
+struct Plot {
+  bool room = true;          // there is memory for its segment, or it needs none
+  bool heap = false;         // the segment has room for a heap
+  std::uint64_t offset = 0;  // of the segment in its arena
+};
+
+// What the ranks agree about: who goes on, under which number. Number 0: nothing.
+struct Survivors {
+  RankSet ranks;
+  std::uint32_t number = 0;
+};
+
+struct Note {
+  explicit Note(int size = 0)
+      : accepted_value{RankSet(size)},
+        proposal{RankSet(size)},
+        decision{RankSet(size)},
+        dead(size),
+        heard(size),
+        silent(size) {}
+
+  std::uint64_t beat = 0;    // grows from note to note of a rank; 0: the rank has never told anything
+  bool joined = false;       // it is in shrink() now
+  std::uint32_t number = 0;  // its proposal for the new communicator, which also marks its memory
+  Plot plot;
+  // See agreement.h.
+  std::uint64_t promised = 0;
+  std::uint64_t accepted = 0;
+  Survivors accepted_value;
+  std::uint64_t proposing = 0;
+  Survivors proposal;
+  Survivors decision;
+  RankSet dead;    // ended, by proof
+  RankSet heard;   // in shrink() as well
+  RankSet silent;  // neither
+
+  // How many words the note of a rank takes in a communicator of so many.
+  static std::size_t words(int size);
+  std::vector<std::uint64_t> encode() const;
+  // Nothing when no note of a communicator of this size looks so.
+  static std::optional<Note> decode(const std::vector<std::uint64_t>& words, int size);
+
+  // A note on its way over a link, among reports.
+  struct Letter {
+    std::uint32_t communicator = 0;
+    std::vector<std::uint64_t> words;
+  };
+  static constexpr char kMark[] = "note ";  // reports begin with a digit
+  static std::string write(std::uint32_t communicator, const std::vector<std::uint64_t>& words);
+  static std::optional<Letter> read(const std::string& text);
+};
+
+}  // namespace collectives

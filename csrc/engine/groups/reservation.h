@@ -1,0 +1,58 @@
+// How a rank takes part in the making of a group.
+//
+// The ranks of the parent agree on a number for the new communicator: the highest of those that they propose. Then each
+// makes a reservation: it claims the number, and takes memory for its segment. They tell each other what came of that.
+// When all have claimed the number, each member makes its communicator, and can use it at once; else all begin again.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/communicator.h"
+
+namespace collectives {
+
+// What a member has reserved, as it tells the others.
+struct Place {
+  bool room = true;          // there is memory for its segment, or it needs none
+  bool heap = false;         // the segment has room for a heap
+  std::uint64_t offset = 0;  // of the segment in its arena
+};
+
+class Reservation {
+ public:
+  // members: the ranks in `parent` of the new group in the order of their new ranks, this rank among them; or none, for
+  // a rank that is in no group.
+  Reservation(const Communicator& parent, std::uint32_t number, std::vector<int> members);
+  ~Reservation();
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  // False when another group has the number on this rank.
+  bool claimed() const { return claimed_; }
+  const Place& place() const { return place_; }
+
+  // All ranks know that the group will not be made.
+  void cancel();
+
+  // The communicator of this rank. places: of all members. To be called once.
+  std::unique_ptr<Communicator> make(const std::vector<Place>& places);
+
+ private:
+  bool on_this_host(int member) const { return host_[member] == host_[rank_]; }
+  SegmentLayout layout(bool heap) const;
+
+  std::shared_ptr<Engine> engine_;
+  CommunicatorOptions options_;  // of the group
+  int rank_ = -1;
+  std::vector<int> host_;
+  bool mapped_ = false;      // another member shares memory with this rank
+  bool all_mapped_ = false;  // all do
+  bool claimed_ = false;
+  Place place_;
+  std::shared_ptr<GroupSegment> segment_;
+};
+
+}  // namespace collectives

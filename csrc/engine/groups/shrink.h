@@ -1,0 +1,75 @@
+// shrink(): the ranks that are left of a communicator agree who they are (agreement.h), and make a communicator of
+// their own, without a collective and without meeting anew.
+//
+// Each rank takes memory for its segment before it knows the others, enough for a communicator as large as the old one,
+// and tells where it lies in its notes. So whoever learns the decision has all it needs to make the communicator. Notes
+// lie in the segments of the old communicator, whose memory outlives it, and go over links among the reports; links
+// serve all communicators. That a note was lost does no harm: the next one says the same.
+//
+// A rank that was left out can do no harm either. It may go on to write into the segments of the old communicator,
+// which nobody reads any more, and knows nothing of those of the new one; what it sends over links names the old one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/groups/agreement.h"
+#include "memory/host_memory.h"
+
+namespace collectives {
+
+class Communicator;
+struct CommunicatorOptions;
+
+// The part of a communicator that shrinks it.
+class Shrinking {
+ public:
+  explicit Shrinking(Communicator& communicator) : parent_(communicator) {}
+
+  // Begins; throws where there is nothing to shrink. patience: seconds that a rank may be silent.
+  void begin(double patience);
+  // Goes on for so long; true when it is over.
+  bool wait(double seconds);
+  // The new communicator, or the error. Once, when it is over.
+  std::unique_ptr<Communicator> finish();
+  // The caller was told to stop.
+  void give_up();
+
+  // For the communicator, under the lock of its engine.
+  void noted(int member, const std::vector<std::uint64_t>& words);
+  // A communicator that shrink() has just made fails when a member is shrinking it already.
+  void heed();
+  // Throws when the others are known to have gone on without this rank.
+  void refuse_left_out();
+
+ private:
+  bool step();
+  void reserve();
+  void listen();
+  void publish();
+  std::optional<Note> board(int member);
+  void leave_behind();
+  std::unique_ptr<Communicator> make();
+  void tell_failure(const std::vector<int>& old, int culprit, std::uint32_t number, const std::string& text);
+  std::unique_ptr<Domain> make_domain(const std::vector<int>& old, const CommunicatorOptions& options);
+  std::string names(const RankSet& ranks) const;
+  [[noreturn]] void raise(ErrorKind kind, int peer, const std::string& text) const;
+  [[noreturn]] void raise_left_out(const RankSet& survivors) const;
+
+  Communicator& parent_;
+  std::unique_ptr<Agreement> agreement_;
+  std::vector<std::vector<std::uint64_t>> letters_;  // the last of each member that shares no memory, until it is read
+  std::vector<std::uint64_t> read_;                  // versions of the boards
+  double patience_ = 0;
+  bool running_ = false;
+  bool used_ = false;  // it has made a communicator
+  std::uint32_t number_ = 0;
+  Plot plot_;
+  std::shared_ptr<GroupSegment> segment_;
+};
+
+}  // namespace collectives

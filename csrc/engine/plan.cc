@@ -1,0 +1,241 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <stdexcept>
+
+#include "core/error.h"
+#include "cpu/processor.h"
+#include "cpu/streaming.h"
+#include "cpu/take.h"
+
+namespace collectives {
+namespace {
+
+bool in_mapped_memory(Region region) {
+  return region == Region::kBox || region == Region::kInline || region == Region::kPeerOutput;
+}
+
+// Bytes that one run of the schedule puts into memory of others or fetches from it.
+std::int64_t mapped_bytes(const Schedule& schedule) {
+  std::int64_t total = 0;
+  std::int64_t times = 1;
+  // Of a schedule that can end in two ways, the first: both move the same.
+  std::size_t end = schedule.steps.size();
+  for (std::size_t i = 0; i < end; ++i) {
+    const Step& step = schedule.steps[i];
+    end = step.kind == StepKind::kChoose ? static_cast<std::size_t>(step.length) : end;
+    if (step.kind == StepKind::kLoop) {
+      times = step.length;
+    } else if (step.kind == StepKind::kEndLoop) {
+      times = 1;
+    } else {
+      for (const Operand& operand : schedule.destinations(step)) {
+        total += in_mapped_memory(operand.region) ? times * step.length : 0;
+      }
+      for (const Operand& operand : schedule.sources(step)) {
+        total += operand.region == Region::kPeerInput ? times * step.length : 0;
+      }
+    }
+  }
+  return total;
+}
+
+// Who fills a traded box has its lines; but while the other rank has them, too, each store to one waits a little. Up to
+// here that is more than what it takes to take them when they are read.
+constexpr std::int64_t kMostTakenOfTraded = 512;
+
+// Up to here what a rank does while it waits is a good part of the time that the wait takes.
+constexpr std::int64_t kShort = 2048;
+
+// How much of its box a rank fetches while it waits: what it will write in the next call but one. Where it has nothing
+// to do meanwhile but wait, and only as much as takes no longer than that. Boxes that are traded are there already.
+std::int64_t ahead_bytes(const Schedule& s) {
+  if (s.trades) {
+    return 0;
+  }
+  const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kTakeBlock &&
+                         s.steps[1].kind == StepKind::kReduce;
+  return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
+}
+
+bool uses_boxes(const Schedule& schedule) {
+  return std::any_of(schedule.operands.begin(), schedule.operands.end(),
+                     [](const Operand& o) { return o.region == Region::kBox; });
+}
+
+// How much of its box the rank fills from the start of a slot on.
+std::int64_t filled_bytes(const Schedule& schedule, int rank) {
+  std::int64_t bytes = 0;
+  for (const Step& step : schedule.steps) {
+    for (const Operand& to : schedule.destinations(step)) {
+      if (to.region == Region::kBox && to.member == rank && to.offset == 0) {
+        bytes = std::max(bytes, step.length);
+      }
+    }
+  }
+  return bytes;
+}
+
+// Decides what the rank does around its wait for the headers of others: first_look, owning and owned_bytes; where lines
+// are owned, ahead_bytes and takes_copied, which have been set, are given up.
+void plan_meeting(Plan& plan, const Topology& topology) {
+  const Problem& problem = plan.problem;
+  const Processor& here = processor();
+  if (problem.bytes() > kShort || topology.crowded) {
+    return;
+  }
+  plan.first_look = here.looks_late ? FirstLook::kLateNear : FirstLook::kAtOnce;
+  // Not a barrier, after which anything may come: where a box has to be filled first, a header line that was there
+  // before only gets into the way of looks, and has to be fetched twice.
+  if (!here.owns_lines || problem.bytes() == 0 || problem.memory != MemoryKind::kPrivate || plan.schedule.chunks > 1) {
+    return;
+  }
+  const bool broadcast = problem.collective == Collective::kBroadcast;
+  const bool trades = plan.schedule.trades;
+  if (!uses_boxes(plan.schedule)) {
+    plan.owning = Owning::kEverywhere;
+    plan.first_look = here.looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
+  } else if (problem.bytes() <= (trades      ? here.most_owned_of_traded
+                                 : broadcast ? here.most_owned_of_broadcast
+                                             : here.most_owned)) {
+    plan.owning = here.owns_boxes_near ? Owning::kEverywhere : Owning::kFar;
+    plan.first_look = here.looks_late ? FirstLook::kLateByDistance : FirstLook::kFenced;
+    plan.owned_bytes = trades ? 0 : filled_bytes(plan.schedule, topology.rank);
+    // Lines that the root makes its own need not be written back. In parts there may be lines beyond those that are
+    // owned, and as sources of a reduction it costs nothing.
+    plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_boxes_near);
+  }
+  if (plan.owning != Owning::kNowhere) {
+    plan.ahead_bytes = 0;
+  }
+}
+
+// Longer messages gain nothing by a short way.
+constexpr std::int64_t kMostSwapped = 32 << 10;
+
+// Whether the schedule is Plan::kSwapSteps and then works on what has come, without further messages.
+bool begins_with_swap(const Schedule& s) {
+  constexpr StepKind kKinds[Plan::kSwapSteps] = {StepKind::kSend, StepKind::kReceive, StepKind::kAwait,
+                                                 StepKind::kFlush};
+  for (std::size_t i = 0; i < s.steps.size(); ++i) {
+    const Step& step = s.steps[i];
+    const bool begins = i < Plan::kSwapSteps;
+    if (step.waits.count > 0 || step.signals.count > 0 ||
+        (begins ? step.kind != kKinds[i] : step.kind != StepKind::kCopy && step.kind != StepKind::kReduce)) {
+      return false;
+    }
+  }
+  if (s.steps.size() < Plan::kSwapSteps) {
+    return false;
+  }
+  const Step& receive = s.steps[1];
+  return receive.peer == s.steps[0].peer && receive.length == s.steps[0].length && receive.length > 0 &&
+         receive.length <= kMostSwapped && s.scratch_bytes == receive.length &&
+         s.destinations(receive)[0].region == Region::kScratch;
+}
+
+// Whether what the ranks of this host read and write together is too much for caches.
+bool streams(const Problem& problem, const Topology& topology) {
+  const bool apart = has_parts(problem.collective);
+  std::int64_t total = 0;
+  for (int r = 0; r < topology.size; ++r) {
+    if (topology.mapped(r, topology.rank)) {
+      total += apart ? problem.input_bytes(r, topology.size) + problem.output_bytes(r, topology.size) : problem.bytes();
+    }
+  }
+  return total >= (apart ? kStreamingApart : kStreamingWhole);
+}
+
+}  // namespace
+
+std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
+                                const Topology& topology, const Domain* domain) {
+  auto plan = std::make_unique<Plan>();
+  plan->signature = signature;
+  plan->problem = problem;
+  plan->algorithm = &algorithm;
+  plan->element_shift = std::countr_zero(static_cast<std::uint64_t>(problem.element()));
+  plan->schedule = build_schedule(algorithm.name, problem, topology, domain != nullptr ? domain->limits() : Limits());
+  const Schedule& schedule = plan->schedule;
+  plan->places = Places(schedule, domain);
+  const Reducer& reducer = best_reducer();
+  plan->copy = reducer.kernel(DType::kUInt8, Op::kSum, false);
+  if (reduces(problem.collective)) {
+    plan->reduce = reducer.kernel(problem.dtype, problem.op, false);
+    plan->reduce_finish = reducer.kernel(problem.dtype, problem.op, true);
+    if (plan->reduce == nullptr || plan->reduce_finish == nullptr) {
+      throw ArgumentTypeError("op " + std::string(name(problem.op)) + " has no meaning for dtype " +
+                              std::string(name(problem.dtype)));
+    }
+  }
+  const bool marked =
+      std::any_of(schedule.operands.begin(), schedule.operands.end(), [](const Operand& o) { return o.take; });
+  const auto reduces_up_to = [&](std::int64_t bytes) {
+    return std::ranges::all_of(schedule.steps,
+                               [&](const Step& s) { return s.kind != StepKind::kReduce || s.length <= bytes; });
+  };
+  plan->takes_copied = marked && processor().takes_lines && !schedule.trades;
+  plan->takes_reduced = marked && (schedule.trades ? reduces_up_to(kMostTakenOfTraded)
+                                                   : processor().takes_lines || reduces_up_to(kTakeBlock));
+  for (const Step& step : schedule.steps) {
+    plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
+    if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {
+      if (std::find(plan->peers.begin(), plan->peers.end(), step.peer) == plan->peers.end()) {
+        plan->peers.push_back(step.peer);
+      }
+    }
+    for (const FlagRef& flag : schedule.signals(step)) {
+      plan->signals_header = plan->signals_header || flag.flag == kHeaderFlag;
+    }
+  }
+  plan->begins_with_swap = domain == nullptr && begins_with_swap(schedule);
+  plan->begins_at_once =
+      plan->signals_header && !schedule.uses_links && schedule.scratch_bytes == 0 && !schedule.chooses;
+  plan->mapped_bytes = mapped_bytes(schedule);
+  plan->streams = streams(problem, topology);
+  plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
+  plan->ahead_bytes = ahead_bytes(schedule);
+  plan_meeting(*plan, topology);
+  plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
+  return plan;
+}
+
+const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic) {
+  const CostModel model = CostModel::of(topology);
+  const Algorithm* best = nullptr;
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != problem.collective || !algorithm.unsupported(problem, topology).empty() ||
+        (deterministic && algorithm.determinism != Determinism::kCanonical)) {
+      continue;
+    }
+    const double cost = algorithm.cost(problem, topology, model);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = &algorithm;
+    }
+  }
+  if (best == nullptr) {
+    throw std::logic_error("no algorithm for " + std::string(name(problem.collective)));
+  }
+  return *best;
+}
+
+int algorithm_number(Problem problem, const std::string& name, const Topology& topology) {
+  if (name == "auto") {
+    return 0;
+  }
+  const Algorithm* algorithm = find_algorithm(problem.collective, name);
+  const auto size = static_cast<std::size_t>(topology.size);
+  problem.counts.assign(has_parts(problem.collective) ? size * size : 0, 0);
+  if (algorithm == nullptr || (topology.size > 1 && !algorithm->unsupported(problem, topology).empty())) {
+    // Throws with the list of names, or with the reason.
+    build_schedule(name, problem, topology, Limits());
+    throw ArgumentError("algorithm " + name + " cannot be used here");
+  }
+  return algorithm_id(*algorithm);
+}
+
+}  // namespace collectives

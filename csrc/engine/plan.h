@@ -1,0 +1,100 @@
+// A plan: a schedule bound to a communicator, with everything that does not change from call to call worked out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/signature.h"
+#include "engine/places.h"
+#include "reduce/reducer.h"
+#include "schedule/algorithm.h"
+
+namespace collectives {
+
+// When a rank that has just published its header looks for that of another; see Processor::looks_late.
+enum class FirstLook : std::uint8_t {
+  kAtOnce,
+  kFenced,          // but not before earlier loads are done; as measured (docs/lab/cache-lines.md)
+  kLateNear,        // after a pause, where cores share a cache; pays where a call is short
+  kLate,            // wherever they are
+  kLateByDistance,  // the same, and after two where they share none and this rank has nothing to fill
+};
+
+// Where a rank makes the lines its own that the next call writes; see Processor::owns_lines.
+enum class Owning : std::uint8_t {
+  kNowhere,
+  kFar,  // where cores share no cache
+  kEverywhere,
+};
+
+struct Plan {
+  static constexpr std::uint32_t kSwapSteps = 4;  // send, receive, await, flush
+
+  Signature signature;
+  Problem problem;
+  const Algorithm* algorithm = nullptr;
+  Schedule schedule;
+  Places places;
+  ReduceFunction reduce = nullptr;         // partial results
+  ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
+  ReduceFunction copy = nullptr;           // of bytes, of one source: a loop beside memcpy
+  std::vector<int> peers;                  // with whom messages are exchanged
+  bool begins_with_swap = false;           // a short one (transports/transport.h), received into scratch memory
+  std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
+  bool signals_header = false;             // the schedule publishes the header line by itself
+  bool begins_at_once = false;             // nothing is left for Executor::make_ready()
+  std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits
+  std::size_t max_operands = 0;
+  bool streams = false;           // what is copied into the output is written past the caches
+  bool streams_in_place = false;  // also where the output is the input
+  bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
+  bool takes_reduced = false;     // the same of reductions
+  FirstLook first_look = FirstLook::kAtOnce;
+  Owning owning = Owning::kNowhere;
+  std::int64_t owned_bytes = 0;  // of the own box, from the start of a slot, beside the header line
+  bool by_string = false;        // boxes are filled by a string instruction where memcpy would use none
+  int element_shift = 0;         // log2 of the size of an element
+};
+
+// domain: nullptr where no rank is mapped.
+std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
+                                const Topology& topology, const Domain* domain);
+
+// The cheapest algorithm for the problem by the cost functions of the descriptors; with `deterministic` only canonical
+// ones. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
+const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic);
+
+// The number of the algorithm of that name, 0 for "auto". Throws ArgumentError where there is none, or where it cannot
+// do this collective, op, dtype and root.
+int algorithm_number(Problem problem, const std::string& name, const Topology& topology);
+
+// Plans by signature and the lengths of parts. Direct-mapped: a look-up is one comparison; a collision evicts.
+class PlanCache {
+ public:
+  Plan* find(const Signature& signature, const std::vector<std::int64_t>& counts) {
+    Plan* plan = entries_[index(signature)].get();
+    return plan != nullptr && plan->signature == signature && plan->problem.counts == counts ? plan : nullptr;
+  }
+  // The evicted plan is handed back, since a collective in flight may still run it.
+  std::shared_ptr<Plan> put(std::shared_ptr<Plan> plan) {
+    auto& entry = entries_[index(plan->signature)];
+    std::swap(entry, plan);
+    return plan;
+  }
+  const std::shared_ptr<Plan>& entry(const Signature& signature) { return entries_[index(signature)]; }
+
+ private:
+  static constexpr std::size_t kEntries = 256;
+  static std::size_t index(const Signature& s) {
+    const std::uint64_t key =
+        s.count_hash * 0x9e3779b97f4a7c15ULL + (std::uint64_t{s.collective} << 8 | s.op | std::uint64_t{s.dtype} << 16 |
+                                                std::uint64_t{s.algorithm} << 24 | std::uint64_t{s.root} << 32) *
+                                                   0xc2b2ae3d27d4eb4fULL;
+    return key >> 56;
+  }
+  std::shared_ptr<Plan> entries_[kEntries];
+};
+
+}  // namespace collectives

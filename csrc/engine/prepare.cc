@@ -1,0 +1,305 @@
+// From a call to a work: checks, the signature, the plan.
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "engine/communicator.h"
+
+namespace collectives {
+namespace {
+
+// Lists of tensors up to this size are packed into one before they travel: cheaper than many tiny pieces.
+constexpr std::int64_t kPackBytes = 16 << 10;
+
+std::int64_t total_bytes(const std::vector<Span>& spans) {
+  std::int64_t total = 0;
+  for (const Span& span : spans) {
+    total += span.bytes;
+  }
+  return total;
+}
+
+void pack(const std::vector<Span>& from, std::byte* to) {
+  for (const Span& span : from) {
+    if (span.bytes > 0) {
+      std::memcpy(to, span.data, span.bytes);
+    }
+    to += span.bytes;
+  }
+}
+
+std::size_t number_of_parts(Collective collective, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  return collective == Collective::kAllToAll ? ranks * ranks : ranks;
+}
+
+// Call::lengths, also where the call leaves them out.
+void take_lengths(const Call& call, int size, std::vector<std::int64_t>& lengths) {
+  if (!call.lengths.empty() || call.input.size() != 1 || call.output.size() != 1) {
+    lengths = call.lengths;
+    return;
+  }
+  const bool splits = call.collective == Collective::kScatter || call.collective == Collective::kReduceScatter;
+  std::int64_t part = splits ? call.output[0].bytes : call.input[0].bytes;
+  part /= call.collective == Collective::kAllToAll ? size : 1;
+  lengths.assign(number_of_parts(call.collective, size), part / static_cast<std::int64_t>(size_of(call.dtype)));
+}
+
+// The elements of each part: what its tensors have together.
+std::vector<std::int64_t> part_counts(Collective collective, const std::vector<std::int64_t>& lengths, int size) {
+  const std::size_t parts = number_of_parts(collective, size);
+  if (lengths.size() % parts != 0) {
+    throw ArgumentError(std::to_string(lengths.size()) + " lengths are no multiple of the " + std::to_string(parts) +
+                        " parts");
+  }
+  const std::size_t tensors = lengths.size() / parts;
+  std::vector<std::int64_t> counts(parts, 0);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    counts[i / tensors] += lengths[i];
+  }
+  return counts;
+}
+
+// The memory of the caller must hold exactly what the lengths say.
+void check_lengths(const Work& work, int rank, int size) {
+  const Problem& problem = work.plan->problem;
+  if (!has_parts(problem.collective)) {
+    return;
+  }
+  const auto check = [&](const char* what, std::int64_t given, std::int64_t needed) {
+    if (given != needed) {
+      throw ArgumentError(std::string("the ") + what + " has " + std::to_string(given) +
+                          " bytes, but the lengths say " + std::to_string(needed));
+    }
+  };
+  check("input", total_bytes(work.input_spans), problem.input_bytes(rank, size));
+  check("output", total_bytes(work.output_spans), problem.output_bytes(rank, size));
+}
+
+}  // namespace
+
+void Communicator::throw_forked() const {
+  ErrorContext context;
+  context.rank = rank();
+  throw CollectivesError(ErrorKind::kForked,
+                         "this process was forked from one that used the communicator; only the parent can use it. "
+                         "Start processes with the spawn method",
+                         context);
+}
+
+void Communicator::check_usable() {
+  ErrorContext context;
+  context.rank = rank();
+  if (closed_) {
+    throw CollectivesError(ErrorKind::kClosed,
+                           options_.members.empty()
+                               ? "the communicator is closed; call collectives.init() for a new one"
+                               : "the communicator of this group is closed; make a new group",
+                           context);
+  }
+  if (error_ != nullptr) {
+    shrinking_.refuse_left_out();
+    context.peer = error_->culprit == rank() ? error_->other : error_->culprit;
+    context.sequence = error_->sequence;
+    name_process(context);
+    throw CollectivesError(error_->kind,
+                           "the communicator has failed before and cannot be used any more: " + error_->text, context);
+  }
+}
+
+// Throws when this communicator, or that of another rank, has failed.
+void Communicator::heed_before_call() {
+  if (heard_ != nullptr && error_ == nullptr) {
+    fail(*heard_);
+  }
+  check_usable();
+}
+
+void Communicator::prepare(Work& work, const Call& call) {
+  heed_before_call();
+  work.key = CallKey();
+  work.described = 0;
+  if (call.root < 0 || call.root >= size()) {
+    throw ArgumentError("root " + std::to_string(call.root) + " is out of range: the group has ranks 0 to " +
+                        std::to_string(size() - 1));
+  }
+  work.input_spans.assign(call.input.begin(), call.input.end());
+  work.output_spans.assign(call.output.begin(), call.output.end());
+  if (call.by_nccl) {
+    prepare_agreement(work, call);
+    return;
+  }
+  const std::int64_t bytes = total_bytes(call.input);
+  const std::int64_t result_bytes = total_bytes(call.output);
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  if (const std::int64_t most = std::max(bytes, result_bytes) / element; most > kMaxElements) {
+    throw ArgumentError(std::to_string(most) + " elements are too many for one collective; at most " +
+                        std::to_string(kMaxElements) + " are possible");
+  }
+  const bool parts = has_parts(call.collective);
+  // Symmetric memory takes part as such when the call is one array that lies there on both sides.
+  bool symmetric = false;
+  work.input_heap_offset = work.output_heap_offset = -1;
+  const bool moves = call.op == Op::kPremulSum && call.collective != Collective::kAllReduce;  // see scale()
+  if (domain_ != nullptr && !parts && !moves && bytes > 0 && work.input_spans.size() == 1) {
+    work.input_heap_offset = domain_->heap_offset(work.input_spans[0].data, bytes);
+    work.output_heap_offset = domain_->heap_offset(work.output_spans[0].data, bytes);
+    symmetric = work.input_heap_offset >= 0 && work.output_heap_offset >= 0;
+  }
+  work.counts.clear();
+  if (parts) {
+    take_lengths(call, size(), work.counts);
+  } else {
+    for (const Span& span : call.input) {
+      work.counts.push_back(span.bytes / element);
+    }
+  }
+  const Signature signature =
+      make_signature(call.collective, call.op, call.dtype, symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate,
+                     call.deterministic, call.algorithm, call.root, work.counts);
+  bind(work, call, signature, symmetric);
+  check_lengths(work, rank(), size());
+  work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
+  work.details = call.details;
+  take_shapes(work, call);
+  if (call.details != nullptr && call.details->agreed) {
+    work.signature = named(work.signature, call.details->names);
+  }
+  if (call.op == Op::kPremulSum) {
+    scale(work, call);
+  }
+  gather_spans(work, bytes, result_bytes);
+  work.divisor = size();
+  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
+  work.name.assign(call.name);
+  work.error.reset();
+  number(work);
+}
+
+// Collectives of parts leave lengths open, but no shapes: callers that give any mean them.
+void Communicator::take_shapes(Work& work, const Call& call) const {
+  if (options_.compare_shapes || has_parts(call.collective)) {
+    work.shapes = call.shapes;
+    work.signature = shaped(work.signature, work.shapes);
+  } else {
+    work.shapes.clear();
+  }
+}
+
+// What runs is a barrier that carries the signature of the call, and is known by its name in errors and the recorder.
+void Communicator::prepare_agreement(Work& work, const Call& call) {
+  static const Algorithm nccl = {"nccl", Collective::kBarrier, {}, {}, Determinism::kFixed, nullptr, nullptr, nullptr};
+  work.input_heap_offset = work.output_heap_offset = -1;
+  work.counts = call.lengths;
+  work.signature = make_signature(call.collective, call.op, call.dtype, MemoryKind::kPrivate, false, kByNccl, call.root,
+                                  work.counts);
+  counts_.clear();
+  if (has_parts(call.collective)) {
+    counts_ = part_counts(call.collective, work.counts, size());
+  }
+  if (plans_.find(work.signature, counts_) != nullptr) {
+    work.plan = plans_.entry(work.signature);
+  } else {
+    Problem barrier;
+    barrier.collective = Collective::kBarrier;
+    work.plan =
+        make_plan(work.signature, barrier, select(barrier, options_.topology, false), options_.topology, domain_.get());
+    work.plan->algorithm = &nccl;
+    work.plan->problem = call.problem();
+    work.plan->problem.counts = counts_;
+    plans_.put(work.plan);
+  }
+  take_shapes(work, call);
+  gather_spans(work, 0, 0);
+  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
+  work.name.assign(call.name);
+  work.error.reset();
+  number(work);
+}
+
+// premul_sum: the collective runs over the input times its factor. All-reduce has room for that in the output, which
+// then is the input; others get memory of their own.
+void Communicator::scale(Work& work, const Call& call) {
+  const ScaleFunction scale = best_reducer().scale(call.dtype);
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  if (call.collective == Collective::kAllReduce) {
+    for (std::size_t i = 0; i < work.input_spans.size(); ++i) {
+      scale(work.output_spans[i].data, work.input_spans[i].data, work.input_spans[i].bytes / element, call.factor);
+    }
+    work.input_spans = work.output_spans;
+    work.input_heap_offset = work.output_heap_offset;
+    return;
+  }
+  const std::int64_t bytes = total_bytes(work.input_spans);
+  work.scaled.resize(bytes);
+  std::byte* to = work.scaled.data();
+  for (const Span& span : work.input_spans) {
+    scale(to, span.data, span.bytes / element, call.factor);
+    to += span.bytes;
+  }
+  work.input_spans.assign(1, {work.scaled.data(), bytes});
+}
+
+// Makes buffers of the spans, and binds the work to them. Short lists travel as one piece, and no tensor at all is like
+// one of no elements.
+void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes) {
+  const bool lists = work.input_spans.size() > 1 || work.output_spans.size() > 1;
+  const bool apart = has_parts(work.plan->problem.collective);  // input and output differ in length
+  const std::int64_t room = apart ? bytes + result_bytes : bytes;
+  work.is_packed = lists && room <= kPackBytes;
+  if (work.is_packed) {
+    work.packed.resize(room);
+    pack(work.input_spans, work.packed.data());
+    work.input_spans.assign(1, {work.packed.data(), bytes});
+    work.result_span = {work.packed.data() + (apart ? bytes : 0), result_bytes};
+  } else if (work.input_spans.empty()) {
+    work.input_spans.assign(1, {});
+  }
+  if (!work.is_packed && work.output_spans.empty()) {
+    work.output_spans.assign(1, {});
+  }
+  work.input = {work.input_spans.data(), static_cast<std::int64_t>(work.input_spans.size()), bytes};
+  work.output = work.is_packed ? Buffer{&work.result_span, 1, result_bytes}
+                               : Buffer{work.output_spans.data(), static_cast<std::int64_t>(work.output_spans.size()),
+                                        result_bytes};
+  const Schedule& schedule = work.plan->schedule;
+  work.ends_at_once = !schedule.uses_links && schedule.scratch_bytes == 0 && !work.is_packed && work.scaled.empty();
+  executor_->bind(work);
+}
+
+// Finds or makes the plan.
+void Communicator::bind(Work& work, const Call& call, const Signature& signature, bool symmetric) {
+  counts_.clear();
+  if (has_parts(call.collective)) {
+    counts_ = part_counts(call.collective, work.counts, size());
+  }
+  if (Plan* plan = plans_.find(signature, counts_); plan != nullptr) {
+    if (work.plan.get() != plan) {
+      work.plan = plans_.entry(signature);
+    }
+    return;
+  }
+  Problem problem;
+  problem.collective = call.collective;
+  problem.op = call.op;
+  problem.dtype = call.dtype;
+  problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
+  problem.count = total_count(signature);
+  problem.root = call.root;
+  problem.counts = counts_;
+  const Algorithm* algorithm = nullptr;
+  if (call.algorithm == 0) {
+    algorithm = &select(problem, options_.topology, call.deterministic);
+  } else {
+    algorithm = &algorithms()[call.algorithm - 1];
+    if (call.deterministic && algorithm->determinism != Determinism::kCanonical) {
+      throw ArgumentError("the result of algorithm " + std::string(algorithm->name) +
+                          " depends on the size; with deterministic=True leave the choice to algorithm=\"auto\"");
+    }
+  }
+  work.plan = make_plan(signature, problem, *algorithm, options_.topology, domain_.get());
+  plans_.put(work.plan);
+}
+
+}  // namespace collectives

@@ -1,0 +1,167 @@
+// One collective of one rank in flight: where it stands in its schedule, and the memory it works on.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/error.h"
+#include "core/shapes.h"
+#include "engine/plan.h"
+#include "recorder/recorder.h"
+#include "transports/transport.h"
+
+namespace collectives {
+
+using Clock = std::chrono::steady_clock;
+
+// A message that is no part of a collective.
+struct Message {
+  int peer = -1;  // -1: the work is a collective
+  int tag = 0;
+  bool sending = false;
+};
+
+// What a caller may tell about the tensors of a call besides their memory and their shapes.
+struct TensorDetails {
+  std::vector<std::string> names;  // what errors call the tensors, besides their numbers
+  bool agreed = false;             // ranks must agree about the names, too
+};
+
+// The part of a call that takes eight bytes.
+struct CallHead {
+  Collective collective = Collective::kAllReduce;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  bool deterministic = false;
+  int root = 0;
+};
+
+// What a caller asks for. The spans stay with the caller until the work is done.
+struct Call : CallHead {
+  int algorithm = 0;  // algorithm_id(), 0 for the selector's choice
+  double factor = 1;  // premul_sum: of the input of this rank
+  std::vector<Span> input;
+  std::vector<Span> output;  // the same spans when in place
+  // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
+  // of Problem::counts; a list of tensors has as many entries for each part as there are tensors. None for one tensor
+  // that every rank gives and gets in parts of the same length: then there is one span each way, without memory where
+  // gather gives a rank nothing or scatter takes nothing from it.
+  std::vector<std::int64_t> lengths;
+  // Of the inputs; none where ranks need not agree about them, as in collectives of parts, whose callers look after
+  // that, and messages.
+  Shapes shapes;
+  std::shared_ptr<const TensorDetails> details;  // mostly none
+  // The data are on devices and travel by NCCL. The ranks only meet here, and agree about the call before any of them
+  // begins it: no spans, and `lengths` also of collectives without parts, those of the tensors.
+  bool by_nccl = false;
+  Message message;
+  double timeout_s = -1;  // the communicator's when negative
+  std::string name;
+
+  // What does not depend on the tensors.
+  Problem problem() const {
+    Problem result;
+    result.collective = collective;
+    result.op = op;
+    result.dtype = dtype;
+    result.root = root;
+    return result;
+  }
+};
+
+// What a call asks for: where it is that of an earlier call, so is everything that was worked out for that one.
+struct CallKey {
+  std::uint64_t head = 0;
+  std::int64_t algorithm = -1;     // this: a call that is like no other
+  std::int64_t input_bytes = -1;   // of the only array; this: there is none
+  std::int64_t output_bytes = -1;  // likewise
+  // In symmetric memory ranks agree on the place, too. -1: private, wherever it lies.
+  std::int64_t input_heap_offset = -1;
+  std::int64_t output_heap_offset = -1;
+  std::uint64_t shape = 0;  // a hash
+
+  bool operator==(const CallKey&) const = default;
+};
+
+struct Work : Recording {
+  // Set by the communicator when the call is posted.
+  std::shared_ptr<Plan> plan;
+  std::uint64_t base = 0;  // number of the first chunk
+  Signature signature;
+  CallKey key;  // of the call that was prepared, where another may be like it; see Communicator::prepare_again()
+  Message message;
+  Buffer input;
+  Buffer output;
+  std::vector<Span> input_spans;
+  std::vector<Span> output_spans;
+  std::vector<std::int64_t> counts;  // elements of each tensor of the list as it was given, or Call::lengths
+  Shapes shapes;                     // about which the ranks have to agree
+  std::shared_ptr<const TensorDetails> details;
+  std::int64_t input_heap_offset = -1;  // symmetric memory
+  std::int64_t output_heap_offset = -1;
+  bool is_packed = false;  // a short list of tensors, packed before and unpacked after
+  std::vector<std::byte> packed;
+  Span result_span;               // the output inside `packed`
+  std::vector<std::byte> scaled;  // the input times its factor, where the output cannot hold it
+  std::vector<std::byte> scratch;
+  double divisor = 1;
+  double timeout_s = 0;
+  std::string name;
+  std::optional<Clock::time_point> posted;  // read when somebody first has to wait
+  bool warned = false;
+
+  // Where things are in this call: see places.h. The row is that of the iteration.
+  Bases bases{};
+  Places::Row places;
+  bool one_piece = false;     // input and output are one span each
+  bool ends_at_once = false;  // nothing is left for Communicator::clear()
+
+  // Position in the schedule.
+  std::uint32_t step = 0;
+  std::uint32_t end = 0;  // the step behind the last
+  std::uint32_t next_wait = 0;
+  std::uint32_t loop_begin = 0;
+  std::int64_t iteration = 0;
+  std::int64_t iterations = 0;
+
+  // Messages.
+  std::vector<std::unique_ptr<Stream>>
+      streams;                    // to plan->peers, in their order, and perhaps to others; or none (Swap)
+  std::vector<int> stream_peers;  // the rank at the other end of each
+  std::list<std::shared_ptr<Work>>::iterator listed;  // a message in flight: where in Messages::active()
+  std::deque<Span> flat;                              // what cursors over contiguous memory point to
+  std::deque<SendRequest> sends;
+  std::deque<ReceiveRequest> receives;
+
+  // Scratch space of the executor.
+  std::vector<SpanCursor> cursors;
+  std::vector<void*> sources;
+  std::vector<void*> destinations;
+
+  // Written under the engine's lock, the last time by release: finished() is asked without the lock, and what it says
+  // makes results and `error` visible.
+  std::atomic<WorkState> state{WorkState::kQueued};
+  std::unique_ptr<CollectivesError> error;  // when failed
+
+  // After input or output have changed.
+  void find_arrays() {
+    base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(input.spans[0].data);
+    base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(output.spans[0].data);
+  }
+  std::uintptr_t& base_of(Region region) { return bases[static_cast<std::size_t>(region)]; }
+  bool is_message() const { return message.peer >= 0; }
+  bool finished() const {
+    const WorkState s = state.load(std::memory_order_acquire);
+    return s == WorkState::kDone || s == WorkState::kFailed;
+  }
+};
+
+}  // namespace collectives

@@ -1,0 +1,38 @@
+#include "memory/arena.h"
+
+#include <stdexcept>
+
+namespace collectives {
+
+std::optional<std::size_t> Arena::allocate(std::size_t bytes) {
+  bytes = round_up(bytes);
+  std::size_t end = 0;  // of the allocation before the gap
+  for (const auto& [offset, taken] : taken_) {
+    if (offset - end >= bytes) {
+      break;
+    }
+    end = offset + taken;
+  }
+  if (bytes == 0 || bytes > bytes_ || end > bytes_ - bytes) {
+    return std::nullopt;
+  }
+  taken_[end] = bytes;
+  return end;
+}
+
+void Arena::shrink(std::size_t offset, std::size_t bytes) {
+  std::size_t& taken = taken_.at(offset);
+  bytes = round_up(bytes);
+  if (bytes == 0 || bytes > taken) {
+    throw std::logic_error("an allocation can only be made smaller");
+  }
+  taken = bytes;
+}
+
+void Arena::free(std::size_t offset) {
+  if (taken_.erase(offset) == 0) {
+    throw std::logic_error("nothing is allocated at this offset");
+  }
+}
+
+}  // namespace collectives

@@ -1,0 +1,199 @@
+// The recorder: what the last collectives and messages of one rank were, and what became of them.
+//
+// It is always on, so writing costs next to nothing: an entry is one cache line, written by the thread that has the
+// lock of the engine, with one look at the time-stamp counter. What calls have in common (collective, lengths, name)
+// stands in a description, which calls that are alike share. Others read at any time and without a lock, also from a
+// signal handler. There are more entries than calls that are kept, so the number of calls, which is published last,
+// tells whether the entry that one has read was being written meanwhile; a description has a version.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "core/types.h"
+#include "memory/domain.h"
+
+namespace collectives {
+
+// A counter that costs little to read; see nanoseconds_of().
+inline std::uint64_t read_counter() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+  std::uint64_t count = 0;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(count));
+  return count;
+#else
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+#endif
+}
+
+// The relation of the counter to the clock: what it was when the library was loaded, and what it is now.
+struct CounterClock {
+  CounterClock();
+  // Nanoseconds since 1970 of a value of the counter.
+  std::int64_t nanoseconds_of(std::uint64_t count) const;
+  // What the counter counts in so many nanoseconds; 0 where that is not known yet.
+  std::uint64_t counts_in(double ns) const;
+  std::int64_t now_ns;
+
+ private:
+  std::uint64_t count_;
+  double ns_per_count_;
+};
+
+// What a reader gets. Counter values are 0 where nothing was read.
+struct Recorded {
+  static constexpr std::size_t kNameBytes = 48;
+  std::uint64_t sequence = 0;
+  std::uint64_t posted = 0;
+  std::uint64_t started = 0;  // of calls that had to wait, or are asynchronous
+  std::uint64_t ended = 0;    // of the same, and of those that failed
+  WorkState state = WorkState::kQueued;
+  std::uint32_t communicator = 0;
+  Collective collective = Collective::kBarrier;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  bool sending = false;  // messages
+  std::int32_t peer = -1;
+  std::int32_t tag = 0;
+  std::int32_t root = 0;
+  std::uint32_t tensors = 0;
+  std::int64_t bytes = 0;
+  const char* algorithm = nullptr;  // lives as long as the library
+  char name[kNameBytes] = {};       // cut, ends with 0
+
+  bool is_message() const { return collective == Collective::kMessage; }
+  std::int64_t elements() const { return bytes / static_cast<std::int64_t>(size_of(dtype)); }
+};
+
+// What is the same in calls that are alike, besides their name.
+struct CallFacts {
+  const char* algorithm = nullptr;  // lives as long as the library
+  std::int64_t bytes = 0;
+  std::uint32_t communicator = 0;
+  std::int32_t peer = -1;
+  std::int32_t tag = 0;
+  std::int32_t root = 0;
+  std::uint32_t tensors = 0;
+  Collective collective = Collective::kBarrier;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  bool sending = false;
+};
+
+// What a call keeps of its record.
+struct Recording {
+  std::uint64_t sequence = 0;
+  std::uint64_t described = 0;  // 1 + the number of the description; 0: none
+  std::uint64_t record = 0;     // 1 + the number of the entry; 0: none
+  bool timed = false;           // start and end are recorded
+};
+
+class Recorder {
+ public:
+  static constexpr std::uint64_t kKept = 1000;
+
+  // rank, size: of the world.
+  Recorder(int rank, int size);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // 1 for the first recorder of that rank in this process, and more for those of later worlds.
+  int world() const { return world_; }
+
+  // Whether describe() has to be called before posted(): there is no description, or it may be written over.
+  bool needs_description(const Recording& call) const {
+    return call.described == 0 || descriptions_made_ - call.described >= kEntries;
+  }
+  void describe(Recording& call, const CallFacts& facts, std::string_view name);
+
+  // A call begins to count.
+  void posted(Recording& call) {
+    const std::uint64_t number = next_.load(std::memory_order_relaxed);
+    Entry& entry = entries_[number % kEntries];
+    // Release stores, which are ordinary ones on x86: who sees one of them sees the number of calls before, too.
+    entry.sequence.store(call.sequence, std::memory_order_release);
+    entry.what.store(what(call, WorkState::kQueued), std::memory_order_release);
+    entry.posted.store(read_counter(), std::memory_order_release);
+    call.record = number + 1;
+    call.timed = false;
+    next_.store(number + 1, std::memory_order_release);
+    __builtin_prefetch(&entries_[(number + 1) % kEntries], 1);
+  }
+  void done(Recording& call) {
+    if (call.timed) [[unlikely]] {
+      ended(call, WorkState::kDone);
+    } else {
+      entries_[(call.record - 1) % kEntries].what.store(what(call, WorkState::kDone), std::memory_order_relaxed);
+    }
+  }
+  // It began at once, but has to wait: no second look at the counter.
+  void waits(Recording& call);
+  // It begins, or is over.
+  void started(Recording& call);
+  void ended(Recording& call, WorkState state);
+
+  // What the counter counted from the last call but one to the last.
+  std::uint64_t interval() const {
+    const std::uint64_t count = next_.load(std::memory_order_relaxed);
+    return entries_[(count - 1) % kEntries].posted.load(std::memory_order_relaxed) -
+           entries_[(count - 2) % kEntries].posted.load(std::memory_order_relaxed);
+  }
+
+  // How many calls there have been, and call number `number` of them; false when it has been overwritten.
+  std::uint64_t count() const { return next_.load(std::memory_order_acquire); }
+  bool read(std::uint64_t number, Recorded* recorded) const;
+
+  // Calls fn for all recorders of this process, also from a signal handler.
+  static void for_each(void (*fn)(const Recorder& recorder, void* argument), void* argument);
+
+ private:
+  static constexpr std::uint64_t kEntries = 1024;
+  // Each entry refers to one of the last kEntries descriptions that there were when it was made, and lives for kEntries
+  // calls, each of which makes one description at most.
+  static constexpr std::uint64_t kDescriptions = 2 * kEntries;
+
+  struct alignas(kCacheLine) Entry {
+    std::atomic<std::uint64_t> sequence;
+    std::atomic<std::uint64_t> what;
+    std::atomic<std::uint64_t> posted;
+    // Those of an earlier call in this place where they are less than `posted`: then there is none.
+    std::atomic<std::uint64_t> started;
+    std::atomic<std::uint64_t> ended;
+  };
+  // Which description, and the state.
+  static constexpr int kStateBits = 2;
+  static std::uint64_t what(const Recording& call, WorkState state) {
+    return call.described << kStateBits | static_cast<std::uint64_t>(state);
+  }
+  static constexpr std::size_t kWords = 12;
+  struct alignas(kCacheLine) Description {
+    std::atomic<std::uint64_t> version;
+    std::atomic<std::uint64_t> words[kWords];
+  };
+
+  Entry* entry_of(const Recording& call);
+  // Whether call `number` has been written, and nothing over it.
+  bool is_kept(std::uint64_t number) const {
+    const std::uint64_t count = next_.load(std::memory_order_acquire);
+    return number < count && count - number < kEntries;
+  }
+
+  int rank_;
+  int size_;
+  int world_;
+  std::atomic<std::uint64_t> next_{0};
+  std::uint64_t descriptions_made_ = 0;
+  static constexpr std::size_t kBytes = kEntries * sizeof(Entry) + kDescriptions * sizeof(Description);
+  Entry* entries_;
+  Description* descriptions_;
+};
+
+}  // namespace collectives

@@ -1,0 +1,218 @@
+#include "schedule/algorithm.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <tuple>
+
+#include "core/error.h"
+
+namespace collectives {
+namespace {
+
+// What static constructors have handed in so far, in the order of linking. `read` turns true when positions have been
+// given out; from then on they must not shift.
+struct Registered {
+  std::vector<Algorithm> list;
+  bool read = false;
+};
+
+Registered& registered() {
+  static Registered all;  // function-local: constructed before the first registration, whatever the order of files
+  return all;
+}
+
+[[noreturn]] void refuse(const Algorithm& algorithm, const char* why) {
+  const std::string name_text(algorithm.name);
+  const std::string collective_text(name(algorithm.collective));
+  std::fprintf(stderr, "collectives: cannot register algorithm '%s' of %s: %s\n", name_text.c_str(),
+               collective_text.c_str(), why);
+  std::abort();
+}
+
+std::vector<Algorithm> sorted() {
+  Registered& all = registered();
+  all.read = true;
+  std::vector<Algorithm> list = all.list;
+  std::sort(list.begin(), list.end(), [](const Algorithm& a, const Algorithm& b) {
+    return std::tie(a.collective, a.name) < std::tie(b.collective, b.name);
+  });
+  return list;
+}
+
+// What every algorithm comes down to when there is nobody to talk to.
+Schedule alone(const Problem& problem) {
+  ScheduleBuilder b;
+  if (reduces(problem.collective)) {
+    b.reduce({input(0)}, {output(0)}, problem.bytes(), true);
+  } else if (problem.collective != Collective::kBarrier) {
+    b.copy(input(0), {output(0)}, problem.bytes());
+  }
+  return b.build();
+}
+
+}  // namespace
+
+std::int64_t Problem::input_bytes(int rank, int size) const {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kGather:
+      return counts[rank] * element();
+    case Collective::kScatter:
+      return rank == root ? bytes() : 0;
+    case Collective::kAllToAll:
+      return std::accumulate(counts.begin() + std::ptrdiff_t{rank} * size,
+                             counts.begin() + std::ptrdiff_t{rank + 1} * size, std::int64_t{0}) *
+             element();
+    case Collective::kBarrier:
+      return 0;
+    default:
+      return bytes();
+  }
+}
+
+std::int64_t Problem::output_bytes(int rank, int size) const {
+  switch (collective) {
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      return counts[rank] * element();
+    case Collective::kGather:
+      return rank == root ? bytes() : 0;
+    case Collective::kAllToAll:
+      return output_offset(size, rank, size);
+    default:
+      return collective == Collective::kAllGather ? bytes() : input_bytes(rank, size);
+  }
+}
+
+std::int64_t Problem::part_bytes(int from, int to, int size) const {
+  switch (collective) {
+    case Collective::kAllGather:
+      return counts[from] * element();
+    case Collective::kGather:
+      return to == root ? counts[from] * element() : 0;
+    case Collective::kReduceScatter:
+      return counts[to] * element();
+    case Collective::kScatter:
+      return from == root ? counts[to] * element() : 0;
+    default:
+      return counts[std::ptrdiff_t{from} * size + to] * element();
+  }
+}
+
+std::int64_t Problem::input_offset(int from, int to, int size) const {
+  if (collective == Collective::kAllGather || collective == Collective::kGather) {
+    return 0;  // all of it goes to everyone
+  }
+  std::int64_t offset = 0;
+  for (int r = 0; r < to; ++r) {
+    offset += part_bytes(from, r, size);
+  }
+  return offset;
+}
+
+std::int64_t Problem::output_offset(int from, int to, int size) const {
+  if (collective == Collective::kReduceScatter || collective == Collective::kScatter) {
+    return 0;
+  }
+  std::int64_t offset = 0;
+  for (int r = 0; r < from; ++r) {
+    offset += part_bytes(r, to, size);
+  }
+  return offset;
+}
+
+bool Problem::even() const {
+  std::int64_t length = 0;
+  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t c) {
+    length = length == 0 ? c : length;
+    return c == 0 || c == length;
+  });
+}
+
+CostModel CostModel::of(const Topology& topology) {
+  CostModel model;
+  if (topology.crowded) {
+    // As measured with 4 ranks on 2 cores.
+    model.mapped = {3.5, 7500};
+    model.shared_bytes_per_us = 2800;
+    model.traded_bytes_per_us = model.shared_bytes_per_us;  // two ranks on one core have one cache
+  }
+  return model;
+}
+
+LinkCost CostModel::slowest(const Topology& topology) const {
+  if (topology.all_mapped()) {
+    return mapped;
+  }
+  std::size_t sharing = 1;
+  for (const auto& ranks : topology.by_host()) {
+    sharing = std::max(sharing, ranks.size());
+  }
+  return {message.latency_us, message.bytes_per_us / static_cast<double>(sharing)};
+}
+
+RegisterAlgorithm::RegisterAlgorithm(const Algorithm& algorithm) {
+  Registered& all = registered();
+  if (all.read) {
+    refuse(algorithm, "the registry has been read already, and the numbers of algorithms must not change");
+  }
+  for (const Algorithm& other : all.list) {
+    if (other.collective == algorithm.collective && other.name == algorithm.name) {
+      refuse(algorithm, "there is one of that name already");
+    }
+  }
+  all.list.push_back(algorithm);
+}
+
+const std::vector<Algorithm>& algorithms() {
+  static const std::vector<Algorithm> list = sorted();
+  return list;
+}
+
+const Algorithm* find_algorithm(Collective collective, std::string_view name) {
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective == collective && algorithm.name == name) {
+      return &algorithm;
+    }
+  }
+  return nullptr;
+}
+
+int algorithm_id(const Algorithm& algorithm) {
+  int id = 0;
+  for (const Algorithm& other : algorithms()) {
+    ++id;
+    // By name, not by address, since a caller may hold a copy.
+    if (other.collective == algorithm.collective && other.name == algorithm.name) {
+      return id;
+    }
+  }
+  throw ArgumentError("the algorithm '" + std::string(algorithm.name) + "' is not registered");
+}
+
+Schedule build_schedule(std::string_view algorithm, const Problem& problem, const Topology& topology,
+                        const Limits& limits) {
+  const std::string collective_text(name(problem.collective));
+  const Algorithm* found = find_algorithm(problem.collective, algorithm);
+  if (found == nullptr) {
+    std::string names;
+    for (const Algorithm& other : algorithms()) {
+      if (other.collective == problem.collective) {
+        names += (names.empty() ? "" : ", ") + std::string(other.name);
+      }
+    }
+    throw ArgumentError(collective_text + " has no algorithm '" + std::string(algorithm) + "'; it has " +
+                        (names.empty() ? "none" : names));
+  }
+  const std::string_view reason = found->unsupported(problem, topology);
+  if (!reason.empty()) {
+    throw ArgumentError("the algorithm '" + std::string(algorithm) + "' of " + collective_text +
+                        " cannot be used here: " + std::string(reason));
+  }
+  return topology.size == 1 ? alone(problem) : found->build(problem, topology, limits);
+}
+
+}  // namespace collectives

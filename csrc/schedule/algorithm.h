@@ -1,0 +1,93 @@
+// What an algorithm is: a pure function to a schedule, with a descriptor by which the selector chooses it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/topology.h"
+#include "core/types.h"
+#include "schedule/schedule.h"
+
+namespace collectives {
+
+struct Problem {
+  Collective collective = Collective::kAllReduce;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  MemoryKind memory = MemoryKind::kPrivate;
+  // Elements: of each rank where all have the same, else of all parts together.
+  std::int64_t count = 0;
+  int root = 0;
+  // Collectives of parts: the elements of the part of each rank, or for all_to_all [from * size + to].
+  std::vector<std::int64_t> counts;
+
+  std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype)); }
+  std::int64_t bytes() const { return count * element(); }
+  // What a rank gives and gets, in bytes.
+  std::int64_t input_bytes(int rank, int size) const;
+  std::int64_t output_bytes(int rank, int size) const;
+  // Collectives of parts: what travels from one rank to another (or stays, when they are the same), and where it lies
+  // in the input of the one and in the output of the other.
+  std::int64_t part_bytes(int from, int to, int size) const;
+  std::int64_t input_offset(int from, int to, int size) const;
+  std::int64_t output_offset(int from, int to, int size) const;
+  // All parts that are not empty have the same length.
+  bool even() const;
+};
+
+// Latency in microseconds and bandwidth in bytes per microsecond, for the cost functions.
+struct LinkCost {
+  double latency_us = 0;
+  double bytes_per_us = 1;
+};
+// As measured between two cores that share a cache (docs/lab/index.md).
+struct CostModel {
+  LinkCost mapped{0.15, 25000};        // lines that migrate between two ranks
+  double shared_bytes_per_us = 12500;  // lines that one rank writes again and again and others read
+  double traded_bytes_per_us = 18400;  // lines of boxes that two ranks trade, see traded()
+  LinkCost message{6.0, 4000};         // TCP
+  double copy_bytes_per_us = 40000;
+  // What it costs among these ranks.
+  static CostModel of(const Topology& topology);
+  // The links of an algorithm in which all ranks talk to each other: the ranks of a host share its network.
+  LinkCost slowest(const Topology& topology) const;
+};
+
+// Canonical: values are combined along one binary tree over rank numbers, with float32 partials for halves, whatever
+// the size, fusion or transport. Fixed: the order is fixed by the schedule, so runs repeat, but it depends on the size.
+enum class Determinism : std::uint8_t { kCanonical, kFixed };
+
+struct Algorithm {
+  std::string_view name;
+  Collective collective;
+  std::string_view description;  // one sentence
+  std::string_view source;       // the paper or program it comes from
+  Determinism determinism;
+  // Why the algorithm cannot be used here, or empty when it can.
+  std::string_view (*unsupported)(const Problem&, const Topology&);
+  // Predicted time in microseconds.
+  double (*cost)(const Problem&, const Topology&, const CostModel&);
+  Schedule (*build)(const Problem&, const Topology&, const Limits&);
+};
+
+// The registry. Algorithms register themselves from their own file.
+struct RegisterAlgorithm {
+  explicit RegisterAlgorithm(const Algorithm& algorithm);
+};
+
+// All algorithms, sorted by collective and name, so that positions are the same in every process of one build.
+const std::vector<Algorithm>& algorithms();
+
+// The algorithm of that name, or nullptr.
+const Algorithm* find_algorithm(Collective collective, std::string_view name);
+
+// 1 + position in algorithms(): the number that travels in signatures.
+int algorithm_id(const Algorithm& algorithm);
+
+// The schedule of a named algorithm for a problem; ArgumentError where there is no such algorithm or it does not apply.
+// A group of one needs no algorithm: Algorithm::build is called for two ranks and more only.
+Schedule build_schedule(std::string_view algorithm, const Problem& problem, const Topology& topology,
+                        const Limits& limits);
+
+}  // namespace collectives

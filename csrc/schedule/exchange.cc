@@ -1,0 +1,257 @@
+#include "schedule/exchange.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace collectives {
+namespace {
+
+constexpr std::uint8_t kCopied = 1;
+constexpr std::uint8_t kRead = 2;
+constexpr std::int64_t kLine = 64;
+constexpr int kSlotsOfPipeline = 4;
+// What all ranks give and get together, up to which they read each other: the kernel writes what it copies into caches,
+// which is slower than past them where they cannot hold it (cpu/streaming.h).
+constexpr std::int64_t kMostRead = 32 << 20;
+
+}  // namespace
+
+Exchange::Exchange(const Problem& problem, const Topology& topology, const Limits& limits)
+    : me_(topology.rank),
+      size_(topology.size),
+      root_(has_root(problem.collective) ? problem.root : -1),
+      shared_(problem.collective == Collective::kAllGather),
+      even_(problem.even()),
+      pipelined_(even_ && root_ < 0 && std::ranges::count(problem.counts, 0) == 0 && limits.slots >= kSlotsOfPipeline),
+      readers_(topology.size, 0) {
+  const std::int64_t element = problem.element();
+  segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
+  std::int64_t most_given = 0;
+  std::int64_t together = 0;
+  std::int64_t most_readers = 1;
+  for (int from = 0; from < size_; ++from) {
+    std::int64_t offset = 0;
+    for (int to = 0; to < size_; ++to) {
+      const std::int64_t bytes = problem.part_bytes(from, to, size_);
+      // What goes to everyone lies at the beginning.
+      const bool whole = shared_ || problem.collective == Collective::kGather;
+      parts_.push_back(bytes);
+      input_offsets_.push_back(whole ? 0 : offset);
+      offset += bytes;
+      if (from != to) {
+        longest_ = std::max(longest_, bytes);
+        readers_[from] += bytes > 0 ? 1 : 0;
+      }
+    }
+    most_given = std::max(most_given, problem.input_bytes(from, size_));
+    together += problem.input_bytes(from, size_) + problem.output_bytes(from, size_);
+    most_readers = std::max(most_readers, shared_ ? 1 : readers_[from]);
+  }
+  std::int64_t offset = 0;
+  for (int from = 0; from < size_; ++from) {
+    output_offsets_.push_back(problem.collective == Collective::kReduceScatter ? 0 : offset);
+    offset += part(from, me_);
+  }
+  inlined_ = most_given <= limits.inline_bytes;
+  trades_ = size_ == 2 && part(0, 1) == part(1, 0) && part(0, 1) > 0 && limits.trade_boxes;
+  chooses_ = topology.all_mapped() && !inlined_ && limits.read_bytes > 0 && longest_ >= limits.read_bytes &&
+             together <= kMostRead && !reduces(problem.collective);
+  const std::int64_t room = limits.stage_bytes() / most_readers;
+  // Readers share no cache line where there is room for it.
+  const std::int64_t unit = room >= kLine && kLine % element == 0 ? kLine : element;
+  chunk_bytes_ = inlined_ ? std::max<std::int64_t>(longest_, 1) : room / unit * unit;
+}
+
+std::int64_t Exchange::piece(int from, int to, const Chunk& c) const {
+  return std::clamp<std::int64_t>(part(from, to) - c.offset, 0, chunk_bytes_);
+}
+
+// Where in a slot of `from` the bytes for `to` lie: one region for each of its readers, in rank order.
+std::int64_t Exchange::region(int from, int to) const {
+  std::int64_t before = 0;
+  for (int r = 0; r < to && !shared_; ++r) {
+    before += r != from && part(from, r) > 0 ? 1 : 0;
+  }
+  return before * chunk_bytes_;
+}
+
+Operand Exchange::place(int from, int to, const Chunk& c) const {
+  if (inlined_) {
+    Operand operand = inline_payload(from);
+    operand.offset = input_offset(from, to);
+    return operand;
+  }
+  Operand operand = box(from, c.index, region(from, to));
+  if (trades_) {
+    operand = traded(operand, 1 - from);
+  }
+  return readers_[from] == 1 || !shared_ ? taken(operand) : operand;
+}
+
+// Whether `reader` awaits the signal of `writer` for a chunk: for its data, or because it proves that what `writer`
+// read there may be overwritten.
+bool Exchange::waits(int reader, int writer, const Chunk& c) const {
+  if (with_header(c)) {
+    // Everyone awaits every header; but what the root signals later says that it has seen them all.
+    return reader == root_ || writer == root_ || !hears_root_later(reader);
+  }
+  // No slot is used again before the third chunk.
+  return piece(writer, reader, c) > 0 || (c.index > 0 && more(reader, writer, c));
+}
+
+bool Exchange::hears_root_later(int reader) const {
+  return root_ >= 0 && (part(root_, reader) > chunk_bytes_ || part(reader, root_) > 2 * chunk_bytes_);
+}
+
+void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
+  if (readers_[me_] == 0) {
+    return;
+  }
+  for (int to = 0; to < size_; ++to) {
+    const std::int64_t bytes = to == me_ ? 0 : piece(me_, to, c);
+    if (bytes > 0) {
+      Operand destination = place(me_, to, c);
+      destination.take = false;
+      std::vector<Operand> destinations{destination};
+      if (shared_) {
+        destinations.push_back(output(output_offset(me_) + c.offset, c.stride));  // while it is in the cache
+      }
+      b.copy(input(input_offset(me_, to) + c.offset, c.stride), destinations, bytes);
+      if (shared_) {
+        return;
+      }
+    }
+  }
+}
+
+void Exchange::give(ScheduleBuilder& b, const Chunk& c) const {
+  publish(b, c);
+  bool awaited = with_header(c);
+  for (int r = 0; r < size_; ++r) {
+    awaited = awaited || (r != me_ && waits(r, me_, c));
+  }
+  if (awaited) {
+    b.signal(me_, with_header(c) ? kHeaderFlag : kCopied, c.index);
+  }
+}
+
+void Exchange::get(ScheduleBuilder& b, const Chunk& c, const Take& take) const {
+  std::vector<FlagRef> flags;
+  bool any = false;
+  for (int r = 0; r < size_; ++r) {
+    if (r != me_ && waits(me_, r, c)) {
+      flags.push_back({with_header(c) ? kHeaderFlag : kCopied, static_cast<std::uint16_t>(r), c.index});
+    }
+    any = any || (r != me_ && piece(r, me_, c) > 0);
+  }
+  b.wait(flags);
+  if (any) {
+    take(b, c);
+  }
+}
+
+void Exchange::boxes(ScheduleBuilder& b, const Take& take) const {
+  const auto both = [&](const Chunk& c) {
+    give(b, c);
+    get(b, c, take);
+  };
+  if (inlined_) {
+    both({0, 0, longest_, 0});
+  } else if (pipelined_) {
+    b.for_chunks_in_stages(longest_, chunk_bytes_,
+                           {{0, [&](const Chunk& c) { give(b, c); }}, {1, [&](const Chunk& c) { get(b, c, take); }}});
+  } else {
+    // Parts of different lengths end in different chunks, so there is nothing to repeat.
+    b.for_chunks(longest_, chunk_bytes_, even_ ? 1 : std::numeric_limits<int>::max(), both, even_ ? 1 : 0);
+  }
+}
+
+Schedule Exchange::through_boxes(const Take& take) const {
+  ScheduleBuilder b;
+  boxes(b, take);
+  return b.build();
+}
+
+Schedule Exchange::through_boxes() const {
+  ScheduleBuilder b;
+  if (chooses_) {
+    b.signal(me_, kHeaderFlag, 0).choose(flags_of_others(me_, size_, kHeaderFlag, 0));
+  }
+  boxes(b, [&](ScheduleBuilder& /*b*/, const Chunk& c) {
+    for (int i = 1; i < size_; ++i) {
+      const int from = (me_ + i) % size_;
+      if (piece(from, c) > 0) {
+        b.copy(place(from, c), {output(output_offset(from) + c.offset, c.stride)}, piece(from, c));
+      }
+    }
+  });
+  if (!shared_) {
+    keep(b);
+  }
+  if (chooses_) {
+    b.otherwise();
+    read(b);
+  }
+  return b.build();
+}
+
+// Everyone begins with the next rank, so that not all read from one at a time.
+void Exchange::read(ScheduleBuilder& b) const {
+  std::vector<FlagRef> readers;
+  bool reads = false;
+  keep(b);
+  for (int i = 1; i < size_; ++i) {
+    const int other = (me_ + i) % size_;
+    if (part(other, me_) > 0) {
+      b.read(peer_input(other, input_offset(other, me_)), output(output_offset(other)), part(other, me_));
+      reads = true;
+    }
+    if (part(me_, other) > 0) {
+      readers.push_back({kRead, static_cast<std::uint16_t>(other), 0});
+    }
+  }
+  if (reads) {
+    b.signal(me_, kRead, 0);
+  }
+  b.wait(readers);
+}
+
+Schedule Exchange::by_messages() const {
+  ScheduleBuilder b;
+  for (int i = 1; i < size_; ++i) {
+    send_to(b, (me_ + i) % size_);
+  }
+  for (int i = 1; i < size_; ++i) {
+    receive_from(b, (me_ + size_ - i) % size_);
+  }
+  keep(b);
+  b.await();
+  return b.build_messages();
+}
+
+void Exchange::keep(ScheduleBuilder& b) const {
+  if (part(me_, me_) > 0) {
+    b.copy(input(input_offset(me_, me_)), {output(output_offset(me_))}, part(me_, me_));
+  }
+}
+
+void Exchange::send_part(ScheduleBuilder& b, int peer, int to) const {
+  if (part(me_, to) == 0) {
+    b.send_token(peer);
+    return;
+  }
+  b.for_chunks(part(me_, to), segment_, 0,
+               [&](const Chunk& c) { b.send(peer, input(input_offset(me_, to) + c.offset, c.stride), c.bytes); });
+}
+
+void Exchange::receive_from(ScheduleBuilder& b, int from) const {
+  if (part(from, me_) == 0) {
+    b.receive_token(from);
+    return;
+  }
+  b.for_chunks(part(from, me_), segment_, 0,
+               [&](const Chunk& c) { b.receive(from, output(output_offset(from) + c.offset, c.stride), c.bytes); });
+}
+
+}  // namespace collectives

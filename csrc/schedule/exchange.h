@@ -1,0 +1,95 @@
+// Schedules of collectives of parts: every rank has something for some of the others.
+//
+// Through boxes it goes chunk by chunk: a rank writes chunk k of all that it gives into its own box, signals, and takes
+// chunk k of what it gets out of the boxes of the others. Slots are used again after two chunks: whoever writes chunk
+// k + 1 has seen the signal k of those that read its chunk k - 1, and they signalled after they had read it. Two ranks
+// that give each other as much trade boxes, see traded().
+//
+// Where all parts have the same length, none is empty and there is no root it is a pipeline: a rank writes chunk k + 1
+// before it waits for chunk k. A slot is used again after four chunks then: whoever writes chunk k + 4 has seen the
+// signal k + 2 of its readers, which they gave after they had read chunk k.
+//
+// Where parts are long enough (Limits::read_bytes) ranks first see all headers. If all can be read, each reads its
+// parts straight from the inputs of the others, which is one copy in place of two, and none returns before its own
+// input has been read. Else it goes through boxes as above, in which the data come with a flag of their own from the
+// start.
+//
+// Every rank awaits every header, or a later signal of a rank that did, so nobody returns before all have entered.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "schedule/algorithm.h"
+
+namespace collectives {
+
+class Exchange {
+ public:
+  Exchange(const Problem& problem, const Topology& topology, const Limits& limits);
+
+  // False when the slots are too small for one element to each reader.
+  bool fits_boxes() const { return chunk_bytes_ > 0; }
+  // The exchange through boxes. For every chunk of which this rank gets something, `take` adds the steps that take it
+  // from place(from, c); the waits for the data are pending then.
+  using Take = std::function<void(ScheduleBuilder& b, const Chunk& c)>;
+  Schedule through_boxes(const Take& take) const;
+  // The same where what arrives is copied into the output.
+  Schedule through_boxes() const;
+  // Where chunk c of what `from` gives to this rank lies, and how long it is.
+  Operand place(int from, const Chunk& c) const { return place(from, me_, c); }
+  std::int64_t piece(int from, const Chunk& c) const { return piece(from, me_, c); }
+
+  // Sends what this rank has for `to`, a token where that is nothing: to `to` itself, or to a rank on the way.
+  void send_to(ScheduleBuilder& b, int to) const { send_part(b, to, to); }
+  void send_part(ScheduleBuilder& b, int peer, int to) const;
+  // Receives the part of `from` into the output, or its token.
+  void receive_from(ScheduleBuilder& b, int from) const;
+  // All of it by messages, all posted at once, beginning with the next rank.
+  Schedule by_messages() const;
+  // The own part, which does not travel.
+  void keep(ScheduleBuilder& b) const;
+
+  std::int64_t part(int from, int to) const { return parts_[index(from, to)]; }
+  std::int64_t input_offset(int from, int to) const { return input_offsets_[index(from, to)]; }
+  std::int64_t output_offset(int from) const { return output_offsets_[from]; }
+  std::int64_t segment() const { return segment_; }
+
+ private:
+  std::size_t index(int from, int to) const { return static_cast<std::size_t>(from) * size_ + to; }
+  // Bytes of a chunk between two ranks, and of the chunk after it.
+  std::int64_t piece(int from, int to, const Chunk& c) const;
+  bool more(int from, int to, const Chunk& c) const { return part(from, to) > c.offset + chunk_bytes_; }
+  std::int64_t region(int from, int to) const;
+  Operand place(int from, int to, const Chunk& c) const;
+  bool hears_root_later(int reader) const;
+  bool waits(int reader, int writer, const Chunk& c) const;
+  // Whether the data of a chunk come with the header.
+  bool with_header(const Chunk& c) const { return c.index == 0 && !chooses_; }
+  void read(ScheduleBuilder& b) const;
+  void publish(ScheduleBuilder& b, const Chunk& c) const;
+  void boxes(ScheduleBuilder& b, const Take& take) const;
+  // What this rank does with a chunk: it writes what others get, then takes what it gets itself.
+  void give(ScheduleBuilder& b, const Chunk& c) const;
+  void get(ScheduleBuilder& b, const Chunk& c, const Take& take) const;
+
+  int me_;
+  int size_;
+  int root_;     // -1 where there is none
+  bool shared_;  // all readers of a rank get the same
+  bool even_;
+  bool pipelined_;
+  bool inlined_;
+  bool trades_;  // boxes: see traded()
+  bool chooses_;
+  std::int64_t longest_ = 0;
+  std::int64_t chunk_bytes_ = 0;
+  std::int64_t segment_;
+  std::vector<std::int64_t> parts_;           // [from][to], bytes
+  std::vector<std::int64_t> input_offsets_;   // [from][to]
+  std::vector<std::int64_t> output_offsets_;  // [from], of this rank
+  std::vector<std::int64_t> readers_;         // how many other ranks read from a rank
+};
+
+}  // namespace collectives

@@ -1,0 +1,16 @@
+// A message link over mapped memory: a ring of cells in each direction.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "memory/domain.h"
+#include "transports/transport.h"
+
+namespace collectives {
+
+// The link of one communicator to one peer of its domain. Collectives use it one after the other (the engine sees to
+// that), so cells arrive in the order of the schedules and need no matching.
+std::unique_ptr<Link> make_mapped_link(const Domain& domain, int peer, std::string_view transport);
+
+}  // namespace collectives

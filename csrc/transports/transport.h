@@ -1,0 +1,183 @@
+// The two capabilities of transports: links carry messages, mapped domains let ranks address each other's memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/row.h"
+#include "core/signature.h"
+#include "reduce/reducer.h"
+
+namespace collectives {
+
+// The messages of one collective between two ranks form one stream in each direction, named by the numbers of the
+// communicator and of the collective. A message that is no part of a collective is a stream of its own: the number of
+// the communicator has kMessageBit, and its direction; the sequence is its tag and its number among those of that tag.
+inline constexpr std::uint32_t kMessageBit = std::uint32_t{1} << 31;
+inline constexpr std::uint32_t kUpwardBit = std::uint32_t{1} << 30;  // from the lower rank to the higher one
+inline constexpr std::uint32_t kNumberBits = kUpwardBit - 1;
+inline constexpr int kTagShift = 40;
+struct StreamKey {
+  std::uint32_t communicator = 0;
+  std::uint64_t sequence = 0;
+  friend bool operator==(const StreamKey&, const StreamKey&) = default;
+};
+
+// A send in progress. The memory must stay unchanged until remaining == 0. `bytes` may be 0: a token.
+struct SendRequest {
+  SpanCursor source;
+  std::int64_t remaining = 0;
+  bool token = false;
+  bool done = false;
+};
+
+// A receive in progress: destination = received, or destination = op(received, source) when reduce is set.
+struct ReceiveRequest {
+  SpanCursor destination;
+  SpanCursor source;  // used when reduce is set; same spans as destination when in place
+  std::int64_t remaining = 0;
+  bool token = false;
+  ReduceFunction reduce = nullptr;
+  bool source_first = false;  // the order of the operands: source, received
+  std::size_t element = 1;
+  double divisor = 1;
+  bool done = false;
+
+  // to = op(received, own), or op(own, received), of `bytes` bytes, whole elements.
+  void combine(void* to, const void* received, const void* own, std::int64_t bytes) const {
+    const void* const sources[2] = {source_first ? own : received, source_first ? received : own};
+    reduce(&to, 1, sources, 2, static_cast<std::size_t>(bytes) / element, divisor);
+  }
+};
+
+// The end of a link of one collective, or of one message. Owned by the work; registered with the link between open()
+// and close(). Requests complete in the order in which they were posted. Those of a message are posted before it is
+// opened, so that a link has to look at it only when it opens, and when something has come for it.
+struct Stream : RowPlace<Stream> {
+  StreamKey key;
+  Signature signature;     // ours
+  bool peer_seen = false;  // the peer's signature has arrived
+  Signature peer_signature;
+  std::vector<SendRequest*> sends;        // posted and not done, oldest first
+  std::vector<ReceiveRequest*> receives;  // posted and not done, oldest first
+  std::int64_t bytes_sent = 0;            // payload only; counted by links that serve several communicators
+  void* link_state = nullptr;             // the link's own bookkeeping
+  // Who has very many streams hears from the link which of them have changed: a request is done, or the peer's
+  // signature has come.
+  Row<Stream>* changed = nullptr;
+  void* owner = nullptr;  // whose it is
+
+  void note_change() {
+    if (changed != nullptr && !changed->has(*this)) {
+      changed->put(*this);
+    }
+  }
+  void meet(const Signature& theirs) {
+    peer_seen = true;
+    peer_signature = theirs;
+    note_change();
+  }
+  void end_send() {
+    sends.front()->done = true;
+    sends.erase(sends.begin());
+    note_change();
+  }
+  void end_receive() {
+    receives.front()->done = true;
+    receives.erase(receives.begin());
+    note_change();
+  }
+
+  // As new, but for the memory of the lists.
+  void reset() {
+    Stream fresh;
+    fresh.sends.swap(sends);
+    fresh.sends.clear();
+    fresh.receives.swap(receives);
+    fresh.receives.clear();
+    *this = std::move(fresh);
+  }
+};
+
+// A collective between two ranks that begins with one message each way, of the same length (MPI calls that sendrecv).
+struct Swap {
+  StreamKey key;
+  Signature signature;  // ours
+  const std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+// What a link tells the engine besides data.
+struct LinkEvent {
+  enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kAborted };
+  Kind kind = Kind::kNone;
+  std::string text;    // kAborted: the peer's report (opaque to the link); kFailed: why
+  bool ended = false;  // kFailed: the peer's system has closed the connection, as it does when the process ends
+};
+
+// A message link to one peer, shared by all communicators of an engine. Not thread-safe: the engine's lock guards it.
+class Link {
+ public:
+  virtual ~Link() = default;
+  virtual std::string_view transport() const = 0;  // "tcp", "shm", "local"
+  // Registers a stream; bytes that arrived for it before are delivered to it.
+  virtual void open(Stream& stream) = 0;
+  virtual void close(Stream& stream) = 0;
+  // The short way of a swap, which needs no stream. begin_swap() begins to send the message, or returns false and has
+  // done nothing: then only streams will do. finish_swap() looks for the peer's up to `looks` + 1 times and returns
+  // where it lies, until the link is used again; the own one has left then. Or it returns nullptr, and open_begun()
+  // must follow, which registers the stream that the message belongs to: its only request is that for the message, of
+  // which the link knows what has left.
+  virtual bool begin_swap(const Swap& /*swap*/) { return false; }
+  virtual std::byte* finish_swap(const Swap& /*swap*/, int /*looks*/) { return nullptr; }
+  virtual void open_begun(Stream& stream, const Swap& /*swap*/) { open(stream); }
+  // This rank takes no further part in the communicator: what came for streams that it has not opened is dropped, and
+  // so is what still comes. Streams of it that are open are closed as usual; none is opened again.
+  virtual void forget(std::uint32_t /*communicator*/) {}
+  // Moves what can be moved without blocking; true when anything moved.
+  virtual bool progress() = 0;
+  // Tells the peer that a communicator has failed, or that this rank has left it (best effort, no blocking); `report`
+  // reaches it as LinkEvent::kAborted, after the data of all requests that are done.
+  virtual void abort(const std::string& report) = 0;
+  // Says good-bye: everything this rank owes the peer has been sent.
+  virtual void shut_down() = 0;
+  // The next thing that happened, kNone when nothing did.
+  virtual LinkEvent event() = 0;
+  // A descriptor that becomes readable when progress() may help, or -1.
+  virtual int descriptor() const = 0;
+  // True when the link also waits for its descriptor to become writable.
+  virtual bool wants_write() const { return false; }
+  std::int64_t bytes_sent = 0;  // payload only
+};
+
+class Domain;
+
+// A transport: how two ranks exchange data. Mapped transports also let them address each other's memory.
+struct Transport {
+  std::string_view name;  // "local", "shm", "tcp"
+  std::string_view description;
+  std::string_view memory;  // mapped transports: the memory kind (memory/memory.h) that segments are made of
+  // Mapped transports: a link over the fifos of a domain.
+  std::unique_ptr<Link> (*over_domain)(const Domain& domain, int peer);
+  // Mapped transports: a link over the mail fifos of a domain, for messages that are no part of a collective.
+  std::unique_ptr<Link> (*mail_over_domain)(const Domain& domain, int peer);
+  // Message transports: a link over a connected, authenticated stream socket, which it takes over.
+  std::unique_ptr<Link> (*over_socket)(int descriptor, int peer);
+};
+
+struct RegisterTransport {
+  explicit RegisterTransport(const Transport& transport);
+};
+
+const std::vector<Transport>& transports();
+
+// The transport of that name; ArgumentError with the list of names when this build has none.
+const Transport& find_transport(std::string_view name);
+
+}  // namespace collectives
