@@ -31,7 +31,18 @@ ARROWS = {
     "device": {"core", "reduce", "replicas", "schedule"},
     "nccl": {"core"},
     "verify": {"core", "memory", "schedule"},
-    "bindings": {"core", "device", "engine", "memory", "nccl", "recorder", "reduce", "replicas", "schedule", "transports"}
+    "bindings": {
+        "core",
+        "schedule",
+        "memory",
+        "reduce",
+        "transports",
+        "replicas",
+        "recorder",
+        "engine",
+        "device",
+        "nccl",
+    }
     | {"verify"},
 }
 ONE_ROOM = ("engine", "bindings")  # what lies in folders of these is one room

@@ -41,7 +41,7 @@ class Options:
     deterministic: bool = False
     factor: float | None = None
     root: int = 0
-    told: npt.NDArray[np.int64] | None = None  # what ranks have told each other already; see csrc/bindings/calls/layouts.h
+    told: npt.NDArray[np.int64] | None = None  # what ranks have told each other; see bindings/calls/layouts.h
     empty: Callable[[Shape, np.dtype[Any]], Array] = empty  # makes the arrays of results
     start: Callable[..., Any] | None = None  # in the place of the engine, as ``comm._start``
 
@@ -235,8 +235,8 @@ def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Option
 def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, options: Options) -> tuple[Any, bool]:
     """What the root knows, on every rank: its table, and whether its tensors are a list.
 
-    Told first: the number of tensors, whether they are a list, and the first row of the table. csrc/bindings/calls/layouts.cc
-    does the same for one array: what changes here has to change there, too.
+    Told first: the number of tensors, whether they are a list, and the first row of the table.
+    csrc/bindings/calls/layouts.cc does the same for one array: what changes here has to change there, too.
     """
     columns = _layout.DESCRIPTION + comm.size
     name = None if options.name is None else f"{options.name} (lengths)"
