@@ -82,7 +82,7 @@ SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cc"
 
 
 def test_every_word_has_a_kind() -> None:
-    text = (CSRC / "core" / "domain.h").read_text()
+    text = (CSRC / "memory" / "domain.h").read_text()
     declared = set(re.findall(r"std::atomic<[\w:]+> (\w+)(?:\[\w+\])*;", text))
     assert declared == PUBLISHED | RELAXED
 

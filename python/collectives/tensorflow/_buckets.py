@@ -36,9 +36,10 @@ def reduce_in_buckets(
     """
     results: list[Any] = list(tensors)
     by_dtype: dict[tf.DType, list[int]] = {}
-    for k in reversed(range(len(tensors))):
-        by_dtype.setdefault(tensors[k].dtype, []).append(k)
-    for chosen in by_dtype.values():
+    for k, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype, []).append(k)
+    for positions in by_dtype.values():
+        chosen = positions[::-1]
         for pack in packs_of([tensors[k] for k in chosen], bytes_per_bucket):
             members = [chosen[i] for i in pack]
             reduced = _ops.all_reduce(
