@@ -120,6 +120,7 @@ def test_a_rank_that_leaves_after_a_disagreement():
         first, second, third = ranks.workers[0].outcome().value
         assert first.startswith("FailedPreconditionError"), first
         for error in (second, third):
+            assert error.startswith("UnavailableError"), error
             assert "cannot go on after a disagreement" in error or "rank 1" in error, error
     finally:
         ranks.destroy()

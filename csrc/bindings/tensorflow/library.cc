@@ -1,5 +1,7 @@
 // Registers the ops when TensorFlow loads this library.
 
+#include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <string>
 
@@ -38,13 +40,22 @@ extern "C" int collectives_tensorflow_in_flight() {
   return static_cast<int>(collectives::tensorflow::Flights::instance().in_flight());
 }
 
-// For programs that use the communicator of a group beside its ops: ranks disagree; whether they did.
-extern "C" void collectives_tensorflow_note_mismatch(std::int64_t number) {
-  constexpr std::int64_t kNoStep = 0;
-  collectives::tensorflow::note_mismatch(number, kNoStep, *collectives::communicator_by_number(number));
+// For programs that use the communicator of a group beside its ops. Writes what is wrong, as Renew does.
+extern "C" void collectives_tensorflow_renew(std::int64_t number, char* problem, std::size_t bytes) {
+  try {
+    collectives::tensorflow::renewed(number, {});
+  } catch (const std::exception& error) {
+    std::snprintf(problem, bytes, "%s", error.what());
+  }
 }
-extern "C" bool collectives_tensorflow_take_note(std::int64_t number) {
-  return collectives::tensorflow::take_note(number);
+
+// The same: they have told the program of a disagreement.
+extern "C" void collectives_tensorflow_note_mismatch(std::int64_t number) {
+  try {
+    collectives::tensorflow::note_mismatch(number, {}, *collectives::communicator_by_number(number));
+  } catch (const std::exception&) {
+    return;  // the group is gone
+  }
 }
 
 extern "C" void collectives_tensorflow_renew_by(collectives::tensorflow::Renew renew) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import itertools
@@ -36,8 +37,7 @@ def _load() -> tuple[Any, Any]:
     library = ctypes.CDLL(_PATH)
     library.collectives_tensorflow_problem.restype = ctypes.c_char_p
     library.collectives_tensorflow_note_mismatch.argtypes = [ctypes.c_int64]
-    library.collectives_tensorflow_take_note.argtypes = [ctypes.c_int64]
-    library.collectives_tensorflow_take_note.restype = ctypes.c_bool
+    library.collectives_tensorflow_renew.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t]
     if text := library.collectives_tensorflow_problem().decode():
         raise ImportError(f"collectives.tensorflow cannot work with TensorFlow {tf.__version__}: {text}")
     return ops, library
@@ -110,8 +110,10 @@ class Group:
         Raises:
             tf.errors.FailedPreconditionError: the ranks disagree about such a call. Others as ``all_reduce``.
         """
-        if library.collectives_tensorflow_take_note(self.number):
-            self.renew()
+        problem = ctypes.create_string_buffer(4096)
+        library.collectives_tensorflow_renew(self.number, problem, len(problem))
+        if problem.value:
+            raise tf.errors.UnavailableError(None, None, problem.value.decode(errors="replace"))
         try:
             yield self.communicator
         except CollectivesError as error:
@@ -171,8 +173,10 @@ def _renew(number: int, problem: Any, room: int) -> None:
     text = b""
     try:
         group_of(number).renew()
-    except Exception as error:
+    except BaseException as error:  # nothing may leave a function that C++ has called
         text = (str(error) or repr(error)).encode()
+        if isinstance(error, KeyboardInterrupt):
+            _thread.interrupt_main()
     ctypes.memmove(problem, text[: room - 1] + b"\0", min(len(text), room - 1) + 1)
 
 

@@ -27,8 +27,9 @@ class Scaling:
 
     def __init__(self, dtype: tf.DType, op: ReduceOp, ranks: int, before: float, after: float) -> None:
         self._before, self._after = before, after
-        self._divisor = ranks if op is Average and dtype.is_integer else 1
-        self.op: str = "sum" if self._divisor > 1 or (op is Average and dtype.is_integer) else op.value
+        averages_integers = op is Average and dtype.is_integer
+        self._divisor = ranks if averages_integers else 1
+        self.op: str = "sum" if averages_integers else op.value
 
     def before(self, tensor: Any) -> Any:
         """The tensor as it is reduced."""
@@ -83,8 +84,8 @@ def reduce_all(
     """
     results: list[Any] = list(tensors)
     scaled = prescale_factor != 1.0 or postscale_factor != 1.0
-    sparse = [k for k, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
-    for _ in sparse:
+    sparse = {k for k, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)}
+    if sparse:
         refuse_for_slices(op, scaled, call)
     scalings = {}
     contexts = {}
@@ -103,7 +104,7 @@ def reduce_all(
         )
         for k, value in zip(chosen, reduced, strict=True):
             results[k] = scalings[k].after(compression.decompress(value, contexts[k]))
-    for k in sparse:
+    for k in sorted(sparse):
         results[k] = _gathered(group, tensors[k], op, compression, names[k] or named(tensors[k], None))
     return results
 
