@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-CSRC = ROOT / "csrc"
+sys.path.insert(0, str(ROOT / "tools"))
+
+from rooms import CSRC, PAGE, SOURCES, own_includes, picture, room  # noqa: E402
+
 PACKAGE = ROOT / "python" / "collectives"
-PRESENT = {path.name for path in CSRC.iterdir() if path.is_dir()}
 
 # Room of csrc/: the rooms whose files it may include, besides its own.
 ARROWS = {
@@ -45,7 +48,6 @@ ARROWS = {
     }
     | {"verify"},
 }
-ONE_ROOM = ("engine", "bindings")  # what lies in folders of these is one room
 LEAVES = {"algorithms": "RegisterAlgorithm"}  # folder: what each of its files calls once
 
 PREFIXES = (
@@ -62,7 +64,6 @@ PREFIXES = (
 LONGEST = 400  # lines; about 300 is the aim
 MAY_BE_LONGER: set[str] = set()
 
-SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cc", ".cu", ".cuh"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -72,25 +73,6 @@ def name(path: Path) -> str:
 
 def without_comments(source: str) -> str:
     return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
-
-
-def room(path: str) -> str:
-    """The room of a file, by its path below csrc/."""
-    folder = path.rpartition("/")[0]
-    return folder.split("/")[0] if folder.split("/")[0] in ONE_ROOM else folder
-
-
-def own_includes(source: str) -> list[tuple[str, str]]:
-    """(what is included, its room in csrc/) for every include of a file of ours; the room is "" for none."""
-    found = re.findall(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', source, re.MULTILINE)
-    result = []
-    for quoted, angled in found:
-        path = quoted or angled
-        if "/" in path and path.split("/")[0] in PRESENT:
-            result.append((path, room(path)))
-        elif ".." in path:
-            result.append((path, ""))
-    return result
 
 
 def imports(path: Path) -> set[str]:
@@ -135,6 +117,10 @@ def test_the_reader_of_includes_sees_what_it_should():
         ("core/types.h", "core"),
         ("../core/types.h", ""),
     ]
+
+
+def test_the_picture_of_the_rooms_is_true():
+    assert picture() in PAGE.read_text(encoding="utf-8"), "python tools/rooms.py"
 
 
 @pytest.mark.parametrize("folder", LEAVES)
