@@ -11,7 +11,8 @@ from typing import Any
 
 import collectives
 import numpy as np
-from collectives import _core, _environment, _world
+from collectives import _core, _world
+from collectives._startup import environment as _environment
 
 # One-way latency in nanoseconds up to which a pair of cores counts as: two threads of one core, two cores with one
 # level-3 cache, two cores without. Beyond the last, something else ran on one of the cores.

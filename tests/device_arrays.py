@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from collectives import _core, _peers, _staging
+from collectives import _core
+from collectives._devices import peers, staging
 from fake_devices import Fake
 
 Array = np.ndarray[Any, Any]
@@ -118,27 +119,27 @@ def copied() -> int:
 @contextlib.contextmanager
 def staged() -> Iterator[None]:
     """Ranks do not find that they reach each other's memory."""
-    kept = _peers.find
-    _peers.find = lambda comm, device: None
+    kept = peers.find
+    peers.find = lambda comm, device: None
     try:
         yield
     finally:
-        _peers.find = kept
+        peers.find = kept
 
 
 @contextlib.contextmanager
 def never_staged() -> Iterator[None]:
     """Nothing goes through the memory of the host."""
-    kept = _staging.bring
+    kept = staging.bring
 
     def bring(*_: Any) -> Any:
         raise AssertionError("staged")
 
-    _staging.bring = bring
+    staging.bring = bring
     try:
         yield
     finally:
-        _staging.bring = kept
+        staging.bring = kept
 
 
 def run_case(comm: Any, case: Callable[..., None], *arguments: Any) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import collectives
 import numpy as np
-from collectives import MismatchError, _core, _staging
+from collectives import MismatchError, _core
+from collectives._devices import staging
 from conformance import Array, reduced, values, wrong
 from device_arrays import OnDevice, copied, fake, make, never_staged, read, staged, stream
 from threaded import in_threads, on_ranks
@@ -218,7 +219,7 @@ def memory_is_used_again() -> None:
             # What the last call holds is let go of by the next that finds the device through with it.
             last = _core._DeviceEvent(x.stream, 0)
             fake().finish()
-            _staging.hold(last, (x.stream, 0), None)
+            staging.hold(last, (x.stream, 0), None)
             del last
             return fake().live()
 
@@ -232,8 +233,8 @@ def memory_is_used_again() -> None:
 
 def without_the_wait() -> None:
     """The ranks then reduce what is not there yet: the tests of results fail."""
-    kept = _staging._wait
-    _staging._wait = lambda *_: None  # type: ignore[assignment]
+    kept = staging._wait
+    staging._wait = lambda *_: None  # type: ignore[assignment]
     try:
 
         def work(comm: Any) -> bool:
@@ -247,7 +248,7 @@ def without_the_wait() -> None:
         with staged():
             assert not all(on_ranks(2, work))
     finally:
-        _staging._wait = kept
+        staging._wait = kept
 
 
 def without_the_stream() -> None:

@@ -58,24 +58,24 @@ def run_check(name: str, devices: int, *arguments: Any) -> None:
 
 def wrong_streams() -> None:
     """Without the order of the streams of all replicas, the reduction reads too early: the fake sees it."""
-    from collectives import _device_replicas
+    from collectives._devices import replicas
 
-    kept = _device_replicas._place
+    kept = replicas._place
     first: list[Any] = []
 
     def one_stream(arrays: Any) -> tuple[int, int]:
         first.append(kept(arrays))
         return first[0]
 
-    _device_replicas._place = one_stream
-    in_order = _device_replicas._InOrder._wait
-    _device_replicas._InOrder._wait = staticmethod(lambda *_: None)  # type: ignore[assignment]
+    replicas._place = one_stream
+    in_order = replicas._InOrder._wait
+    replicas._InOrder._wait = staticmethod(lambda *_: None)  # type: ignore[assignment]
     try:
         run_check("reductions", 1, (7,), 2)
     except AssertionError:
         pass
     finally:
-        _device_replicas._place = kept
-        _device_replicas._InOrder._wait = in_order  # type: ignore[method-assign]
+        replicas._place = kept
+        replicas._InOrder._wait = in_order  # type: ignore[method-assign]
     fake().finish()
     assert "not ordered" in fake().errors()

@@ -9,7 +9,8 @@ from typing import Any
 
 import collectives
 import numpy as np
-from collectives import BackendError, MismatchError, _peers
+from collectives import BackendError, MismatchError
+from collectives._devices import peers
 from device_checks import bitwise_equal, expected, problem
 from fake_devices import DeviceArray, Fake
 from reducing import MEANINGFUL, numpy_dtype
@@ -26,7 +27,7 @@ class Rank:
         """`length`, `got`: elements of the input, and of the output unless it is the input."""
         self.comm, self.dtype, self.item = comm, dtype, numpy_dtype(dtype).itemsize
         self.stream = fake.stream(device)
-        self.peers = _peers.find(comm, device)
+        self.peers = peers.find(comm, device)
         self.given = self.arrays(device, length, pieces)
         self.got = self.given if got is None else self.arrays(device, got, pieces)
 
@@ -42,9 +43,9 @@ class Rank:
 
     def run(self, name: str, op: str, root: int, count: int, counts: Sequence[int], factor: float = 1.0) -> None:
         memory = [[(a.pointer, a.nbytes) for a in arrays] for arrays in (self.given, self.got)]
-        call = _peers.Call(name, op, self.dtype, root, count, counts, factor, *memory, self.stream)
+        call = peers.Call(name, op, self.dtype, root, count, counts, factor, *memory, self.stream)
         assert self.peers is not None
-        _peers.run(self.comm, self.peers, call, None, "test")
+        peers.run(self.comm, self.peers, call, None, "test")
 
     def read(self) -> list[np.ndarray[Any, Any]]:
         return [a.consume(np.empty(a.nbytes // self.item, numpy_dtype(self.dtype)), self.stream) for a in self.got]
@@ -177,6 +178,6 @@ def failures() -> None:
 
 def no_peers() -> None:
     """Devices that cannot address each other: all ranks go another way."""
-    assert on_ranks(3, lambda comm: _peers.find(comm, 0 if comm.rank < 2 else 1)) == [None] * 3
-    one_device = on_ranks(3, lambda comm: _peers.find(comm, 1) is not None)
+    assert on_ranks(3, lambda comm: peers.find(comm, 0 if comm.rank < 2 else 1)) == [None] * 3
+    one_device = on_ranks(3, lambda comm: peers.find(comm, 1) is not None)
     assert one_device == [True] * 3

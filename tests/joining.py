@@ -13,8 +13,8 @@ LIMIT = 30.0  # seconds that nothing here may reach
 # A rank: connects and reports; then answers commands until its input ends.
 PROGRAM = r"""
 import fcntl, json, os, resource, select, signal, socket, sys
-from collectives._bootstrap import connect
-from collectives._environment import read_environment
+from collectives._startup.bootstrap import connect
+from collectives._startup.environment import read_environment
 
 options = json.loads(sys.stdin.readline())
 if "files" in options:

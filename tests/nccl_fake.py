@@ -85,12 +85,12 @@ def start(
     comm: Any, collective: str, inputs: list[Any], outputs: list[Any], device: int | None = None, **more: Any
 ) -> Any:
     """The call, as the package makes it for arrays on a device: here the memory of the host stands for it."""
-    from collectives import _nccl
+    from collectives._devices import nccl
 
     place = comm.rank if device is None else device
     if collective not in ("send", "recv"):
-        assert _nccl.wanted(comm, place)
-    return _nccl.run(comm, collective, operands(inputs), operands(outputs), device=place, **more)
+        assert nccl.wanted(comm, place)
+    return nccl.run(comm, collective, operands(inputs), operands(outputs), device=place, **more)
 
 
 def call(comm: Any, collective: str, inputs: list[Any], outputs: list[Any], **more: Any) -> None:

@@ -11,7 +11,7 @@ GENERAL = ("whole", "parts", "send", "recv")
 
 def no_general_way() -> Callable[[], None]:
     """Makes the general way fail in this process; returns what undoes it."""
-    device = importlib.import_module("collectives._device")
+    device = importlib.import_module("collectives._devices.dispatch")
     before = {name: getattr(device, name) for name in GENERAL}
 
     def refuse(*_: Any) -> None:

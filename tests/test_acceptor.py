@@ -11,10 +11,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from collectives import _wire
-from collectives._acceptor import Acceptor, _source
-from collectives._loop import Loop
-from collectives._wire import Deadline
+from collectives._startup import wire
+from collectives._startup.acceptor import Acceptor, _source
+from collectives._startup.loop import Loop
+from collectives._startup.wire import Deadline
 
 LIMIT = 30.0  # seconds that nothing here may reach
 TOKEN = b"the token of this test"
@@ -31,10 +31,10 @@ def place():
         listener.setblocking(False)
 
         def greet(sock):
-            hello = yield from _wire.authenticate_listening(sock, TOKEN, lambda hello: None)
+            hello = yield from wire.authenticate_listening(sock, TOKEN, lambda hello: None)
             acceptor.trust(sock)
             if hello.get("waits"):
-                yield from _wire.receive(sock)
+                yield from wire.receive(sock)
             return hello
 
         def done(sock, hello):
@@ -59,7 +59,7 @@ def test_a_flood_drops_itself_and_not_the_slow_rank_of_another_machine(place):
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.create_connection(address))  # from 127.0.0.1
         sock.setblocking(False)
-        honest = _wire.authenticate_connecting(sock, TOKEN, {"rank": 5})
+        honest = wire.authenticate_connecting(sock, TOKEN, {"rank": 5})
         next(honest)  # it has said hello, and now it takes its time
         flood(stack, address, "127.0.0.2", 200)
         assert loop.run(lambda: acceptor.refused == 191, Deadline(LIMIT))
@@ -92,7 +92,7 @@ def proven(stack, loop, address):
     ended = []
     loop.start(
         sock,
-        _wire.authenticate_connecting(sock, TOKEN, {"rank": 5, "waits": True}),
+        wire.authenticate_connecting(sock, TOKEN, {"rank": 5, "waits": True}),
         lambda result, error: ended.append(error),
     )
     assert loop.run(lambda: bool(ended), Deadline(LIMIT))
@@ -106,7 +106,7 @@ def test_who_has_proven_itself_is_not_dropped(place):
         sock = proven(stack, loop, address)
         flood(stack, address, "127.0.0.1", 50)  # which is its own source
         assert loop.run(lambda: acceptor.refused == 40, Deadline(LIMIT))
-        sock.sendall(_wire.encode({"keep": True}))
+        sock.sendall(wire.encode({"keep": True}))
         assert loop.run(lambda: bool(accepted), Deadline(LIMIT))
         assert accepted == [5]
 
@@ -119,7 +119,7 @@ def test_who_has_proven_itself_has_all_the_time(place):
         sock = proven(stack, loop, address)
         flood(stack, address, "127.0.0.1", 1)  # a stranger that says nothing, and came later
         assert loop.run(lambda: acceptor.refused == 1, Deadline(LIMIT))
-        sock.sendall(_wire.encode({"keep": True}))
+        sock.sendall(wire.encode({"keep": True}))
         assert loop.run(lambda: bool(accepted), Deadline(LIMIT))
         assert accepted == [5]
 
@@ -159,7 +159,7 @@ def test_what_counts_as_one_source():
 def test_what_a_stranger_says_is_shortened(place, caplog):
     loop, address, acceptor, _ = place
     with socket.create_connection(address) as sock:
-        sock.sendall(_wire.encode({"rank": 1, "nonce": "0" * 64, "protocol": "\n" * 1500}))
+        sock.sendall(wire.encode({"rank": 1, "nonce": "0" * 64, "protocol": "\n" * 1500}))
         assert loop.run(lambda: acceptor.refused == 1, Deadline(LIMIT))
     assert len(acceptor.last_refusal) < 400
     assert "\n" not in caplog.text.rstrip("\n")
@@ -174,7 +174,7 @@ def test_timers_of_tasks_that_have_ended_take_no_memory():
             one, two = socket.socketpair()
             with one, two:
                 one.setblocking(False)
-                loop.start(one, _wire.receive(one), lambda result, error: None, LIMIT)
+                loop.start(one, wire.receive(one), lambda result, error: None, LIMIT)
                 loop.cancel(one)
         assert len(loop._timers) < 200
         stack.callback(loop.close)

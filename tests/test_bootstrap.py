@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from collectives._bootstrap import connect
-from collectives._environment import Environment
-from collectives._numbering import is_crowded, number_ranks, partition
+from collectives._startup.bootstrap import connect
+from collectives._startup.environment import Environment
+from collectives._startup.numbering import is_crowded, number_ranks, partition
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -141,8 +141,8 @@ def test_a_world_of_one():
 def test_start_and_start_again():
     """Rank 0's descriptor stays usable; used by a launcher's job that closes and starts anew."""
     program = (
-        "import os\nfrom collectives._bootstrap import connect\n"
-        "from collectives._environment import read_environment\n"
+        "import os\nfrom collectives._startup.bootstrap import connect\n"
+        "from collectives._startup.environment import read_environment\n"
         "fd, bell = os.memfd_create('a'), os.memfd_create('b')\n"
         "for _ in range(20):\n    connect(read_environment(), lambda size, room: (fd, bell)).close()\n"
     )

@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collectives import _core
-from collectives.cross_device_ops import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    ReductionToOneDevice,
-    RingAllReduce,
-)
+from collectives.cross_device_ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice, RingAllReduce
 from conformance import DTYPES, INTEGERS, Array, bits, numpy_dtype, reduced, values, wrong
 from hypothesis import given, settings
 from hypothesis import strategies as st

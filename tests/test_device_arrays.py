@@ -8,7 +8,7 @@ from typing import Any
 
 import device_cases as cases
 import pytest
-from collectives import _staging
+from collectives._devices import staging
 from conformance import DTYPES
 from device_arrays import on_this_rank, run_case
 from fake_devices import build
@@ -98,12 +98,12 @@ class Event:
 
 def test_what_is_held_is_looked_at_once_for_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     held: dict[Any, Any] = {}
-    monkeypatch.setattr(_staging, "_held", held)
+    monkeypatch.setattr(staging, "_held", held)
     events: dict[tuple[int, int], list[Event]] = {(1, 0): [], (2, 0): []}
     for _ in range(100):
         for place, made in events.items():
             made.append(Event())
-            _staging.hold(made[-1], place, object())  # type: ignore[arg-type]
+            staging.hold(made[-1], place, object())  # type: ignore[arg-type]
     assert Event.looks <= 2 * 200
     assert {place: len(queue) for place, queue in held.items()} == {(1, 0): 100, (2, 0): 100}
     for event in events[1, 0][:60]:
@@ -111,5 +111,5 @@ def test_what_is_held_is_looked_at_once_for_each_stream(monkeypatch: pytest.Monk
     for event in events[2, 0]:
         event.over = True
     last = Event()
-    _staging.hold(last, (3, 1), object())  # type: ignore[arg-type]
+    staging.hold(last, (3, 1), object())  # type: ignore[arg-type]
     assert {place: len(queue) for place, queue in held.items()} == {(1, 0): 40, (3, 1): 1}

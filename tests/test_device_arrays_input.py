@@ -10,7 +10,8 @@ import collectives
 import device_refusals as refusals
 import numpy as np
 import pytest
-from collectives import _core, _streams
+from collectives import _core
+from collectives._arrays import streams
 from device_arrays import run_case
 from fake_devices import build
 from pool import make_group
@@ -80,14 +81,14 @@ def test_streams() -> None:
     class Cupy:
         ptr = 13
 
-    assert [_streams.handle_of(s) for s in (Protocol(), Numba(14), Numba(None), Cupy(), 0, 1, 2, np.int64(5))] == [
+    assert [streams.handle_of(s) for s in (Protocol(), Numba(14), Numba(None), Cupy(), 0, 1, 2, np.int64(5))] == [
         *(12, 14, 1, 13),
         *(1, 1, 2, 5),
     ]
     with pytest.raises(TypeError, match=r"\(1, 12\)"):
-        _streams.handle_of(Newer())
+        streams.handle_of(Newer())
     with pytest.raises(TypeError, match="is accepted"):
-        _streams.handle_of(None)
+        streams.handle_of(None)
 
 
 def test_capsules_of_dlpack() -> None:

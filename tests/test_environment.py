@@ -11,7 +11,7 @@ import collectives
 import numpy as np
 import pytest
 from collectives import _core
-from collectives._environment import (
+from collectives._startup.environment import (
     DEFAULT_HEAP,
     MAX_SIZE,
     START_TIMEOUT,
@@ -26,8 +26,8 @@ from collectives._environment import (
     variables_set,
     warn_of_unknown_variables,
 )
-from collectives._foreign import SIZES
-from collectives._settings import TRANSPORTS
+from collectives._startup.foreign import SIZES
+from collectives._startup.settings import TRANSPORTS
 from collectives._world import DEFAULT_TIMEOUT
 from collectives.launch.info import format_info, info
 
@@ -240,7 +240,7 @@ def test_every_variable_is_read_where_the_table_says():
     read_num_threads(recorder)
     read_recorder_dir(recorder)
     read_signals(recorder)
-    readers = dict.fromkeys(recorder.read, "python/collectives/_environment.py")
+    readers = dict.fromkeys(recorder.read, "python/collectives/_startup/environment.py")
     for path in (ROOT / "csrc").rglob("*.cc"):
         for name in re.findall(r'\benvironment(?:_integer)?\("(\w+)"', path.read_text()):
             assert name not in readers, f"{name} is read in two places"
@@ -265,7 +265,7 @@ def test_the_table_says_what_the_readers_do():
 
 def test_a_variable_outside_the_table_is_refused():
     with pytest.raises(AssertionError, match="COLLECTIVES_NEW is not in the table"):
-        collectives._environment._lookup({"COLLECTIVES_NEW": "1"}, "COLLECTIVES_NEW")
+        collectives._startup.environment._lookup({"COLLECTIVES_NEW": "1"}, "COLLECTIVES_NEW")
 
 
 def test_the_page_is_that_of_the_table():

@@ -220,7 +220,7 @@ def a_thread_at_work() -> None:
 
 
 def test_threads(pools: Pools, capfd: Capture) -> None:
-    importlib.import_module("collectives._recorder").prepare()  # as local_group() does
+    importlib.import_module("collectives._startup.recorder").prepare()  # as local_group() does
     said.clear()  # an earlier test may have set it
     assert pools.get(3, "local").run(leave_one_out) == [["failed"], ["late"], ["failed"]]
     text = capfd.readouterr().err
@@ -242,7 +242,7 @@ def wait_in_a_function_of_its_own(number: int, ready: threading.Event, over: thr
 
 def test_threads_that_are_looked_at_at_the_same_time(capfd: Capture) -> None:
     """Worlds in one process: each asks for the stack of its own missing rank."""
-    importlib.import_module("collectives._recorder").prepare()  # as local_group() does
+    importlib.import_module("collectives._startup.recorder").prepare()  # as local_group() does
     count = 6
     over, begin = threading.Event(), threading.Barrier(count)
 

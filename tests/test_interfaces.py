@@ -13,11 +13,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import namespaces
-from collectives._environment import read_environment
-from collectives._interfaces import Interface, choose, interface_addresses, interfaces, is_link_local
-from collectives._loop import Loop
-from collectives._mesh import Mesh, Reach
-from collectives._wire import Deadline
+from collectives._startup.environment import read_environment
+from collectives._startup.interfaces import Interface, choose, interface_addresses, interfaces, is_link_local
+from collectives._startup.loop import Loop
+from collectives._startup.mesh import Mesh, Reach
+from collectives._startup.wire import Deadline
 from joining import LIMIT
 from namespaces import PORT, REASON, ip, with_hosts_file
 
@@ -214,9 +214,9 @@ def swallow(hosts):
 
 MESH = """
 import json, sys, time
-from collectives._loop import Loop
-from collectives._mesh import Mesh, Reach
-from collectives._wire import Deadline
+from collectives._startup.loop import Loop
+from collectives._startup.mesh import Mesh, Reach
+from collectives._startup.wire import Deadline
 
 rank, local = int(sys.argv[1]), sys.argv[2]
 loop = Loop()

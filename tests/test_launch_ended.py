@@ -13,7 +13,7 @@ from pathlib import Path
 
 import collectives
 import pytest
-from collectives._ended import EndedRanks, EndedRanksReader
+from collectives._startup.ended import EndedRanks, EndedRanksReader
 
 LIMIT = 60  # seconds, of which the start may take all but a few
 RUN = (sys.executable, "-m", "collectives", "run", "--timeout", "600")

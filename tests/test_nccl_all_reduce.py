@@ -10,7 +10,7 @@ from typing import Any
 import nccl_fake
 import numpy as np
 import pytest
-from collectives import _nccl_replicas
+from collectives._devices import nccl_replicas
 from nccl_fake import await_aborts, count, fail
 
 
@@ -65,8 +65,8 @@ class StandIn:
 
 def on_devices(arrays: list[Any], devices: list[int] | None = None) -> list[Any]:
     library = StandIn()
-    _nccl_replicas.library_of = library.library_of
-    _nccl_replicas.look_at = library.look
+    nccl_replicas.library_of = library.library_of
+    nccl_replicas.look_at = library.look
     places = range(len(arrays)) if devices is None else devices
     return [Shown(a, d, library.current_stream(d), library) for a, d in zip(arrays, places, strict=True)]
 
@@ -76,7 +76,7 @@ def finish(devices: list[int]) -> None:
     from collectives import _core
 
     calls = [("barrier", [], [], [], "uint8", "sum", 0, -1, b"", 0x100 + d, 30.0, "", ()) for d in devices]
-    for work in _core._nccl_run_group(_nccl_replicas._connect(tuple(devices)), calls):
+    for work in _core._nccl_run_group(nccl_replicas._connect(tuple(devices)), calls):
         assert work.wait(30)
 
 

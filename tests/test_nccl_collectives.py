@@ -197,7 +197,7 @@ def test_the_stream_of_the_caller(groups: Any, fake: Path, tmp_path: Path) -> No
 
 
 def use_groups(comm: Any) -> None:
-    from collectives import _nccl
+    from collectives._devices import nccl
 
     x = np.full(3, comm.rank + 1.0)
     call(comm, "all_reduce", [x], [x])
@@ -214,7 +214,7 @@ def use_groups(comm: Any) -> None:
     same("dup", z, [3, 3, 3])
     assert count("ncclCommInitRankConfig") == made + 2
     with pytest.raises(ValueError, match="has used device"):
-        _nccl.wanted(twin, comm.rank + 1)
+        nccl.wanted(twin, comm.rank + 1)
     destroyed = count("ncclCommDestroy")
     twin.close()
     twin.close()

@@ -311,10 +311,10 @@ def test_a_rank_that_does_not_come(make: Any) -> None:
 
 
 def one_device(comm: Any) -> list[Any]:
-    from collectives import _nccl
+    from collectives._devices import nccl
 
     try:
-        answer: Any = _nccl.wanted(comm, 0)
+        answer: Any = nccl.wanted(comm, 0)
     except Exception as error:
         answer = f"{type(error).__name__}: {error}"
     made = count("ncclCommInitRankConfig")
@@ -365,11 +365,11 @@ def test_devices_are_known_by_their_place_on_the_bus(make: Any) -> None:
 
 
 def no_nccl(comm: Any) -> str:
-    from collectives import _nccl
+    from collectives._devices import nccl
 
     if comm.rank == VICTIM:
-        _nccl.status = lambda: {"why": "there is none", "code": 0, "version": ""}  # type: ignore[assignment]
-    error = raised(_nccl.wanted, comm, comm.rank)
+        nccl.status = lambda: {"why": "there is none", "code": 0, "version": ""}  # type: ignore[assignment]
+    error = raised(nccl.wanted, comm, comm.rank)
     assert type(error).__name__ == "BackendError"
     comm.barrier()  # it goes on without
     return str(error)
@@ -386,10 +386,10 @@ def test_other_transports_do_without(make: Any, transport: str) -> None:
 
 
 def bad_calls(comm: Any) -> None:
-    from collectives import _nccl
+    from collectives._devices import nccl
 
     x = ones()
-    error = raised(_nccl.run, comm, "send", nccl_fake.operands([x]), [], device=comm.rank, peer=0)
+    error = raised(nccl.run, comm, "send", nccl_fake.operands([x]), [], device=comm.rank, peer=0)
     assert "make a collective on device arrays before" in str(error)
     call(comm, "all_reduce", [x], [x])
     calls = len(comm.recorder())
@@ -400,8 +400,8 @@ def bad_calls(comm: Any) -> None:
         ("sum", "float8_e5m2", ""),
     ):
         y = np.zeros(4, nccl_fake.dtype_of(dtype))
-        assert words in _nccl.lacks("all_reduce", op, dtype)
-        assert bool(words) == bool(_nccl.lacks("all_reduce", op, dtype))
+        assert words in nccl.lacks("all_reduce", op, dtype)
+        assert bool(words) == bool(nccl.lacks("all_reduce", op, dtype))
         if words:
             error = raised(start, comm, "all_reduce", [y], [y], op=op)
             assert words in str(error) and "transport" in str(error)

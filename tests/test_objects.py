@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tiers
-from collectives import _objects
+from collectives._calls import objects as _objects
 from pool import Outcome, Pools
 
 TRANSPORTS = ("local", "shm", "tcp")

@@ -6,11 +6,11 @@ import socket
 import sys
 
 import pytest
-from collectives import _sockets, _wire
-from collectives._interfaces import Interface
-from collectives._loop import Loop
-from collectives._race import Race, Target
-from collectives._wire import Deadline
+from collectives._startup import sockets, wire
+from collectives._startup.interfaces import Interface
+from collectives._startup.loop import Loop
+from collectives._startup.race import Race, Target
+from collectives._startup.wire import Deadline
 
 LIMIT = 30.0  # seconds that nothing here may reach
 
@@ -35,7 +35,7 @@ def test_more_addresses_that_fail_at_once_than_python_calls_deep(family):
 
 
 def nothing(sock):
-    yield from _wire.send_bytes(sock, b"")
+    yield from wire.send_bytes(sock, b"")
 
 
 def test_rounds_follow_one_another():
@@ -65,8 +65,8 @@ def test_listening_without_descriptors(where):
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))  # which leaves one
     try:
         with pytest.raises(OSError) as caught:
-            _sockets.listen_on_interfaces(interfaces) if where == "interfaces" else _sockets.listen_anywhere(0)
+            sockets.listen_on_interfaces(interfaces) if where == "interfaces" else sockets.listen_anywhere(0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert _sockets.out_of_files(caught.value)
+    assert sockets.out_of_files(caught.value)
     assert os.listdir("/proc/self/fd") == before

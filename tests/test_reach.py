@@ -36,7 +36,10 @@ def reached(graph: Graph, test: str, changed: str) -> Reached:
         ("csrc/bindings/calls/parts.cc", ["tests/test_bad_input_parts.py"]),
         ("csrc/bindings/tensorflow/kernel.cc", ["tests/test_tensorflow_ops.py"]),
         ("csrc/cuda/plan.cc", ["tests/test_cuda_kernels.py"]),
-        ("python/collectives/_wire.py", ["tests/test_wire.py", "tests/test_rendezvous.py", "tests/test_launch.py"]),
+        (
+            "python/collectives/_startup/wire.py",
+            ["tests/test_wire.py", "tests/test_rendezvous.py", "tests/test_launch.py"],
+        ),
         ("python/collectives/tensorflow/_tf_config.py", ["tests/test_tf_config.py"]),
         ("tests/pool.py", ["tests/test_failures.py", "tests/test_conformance.py"]),
         ("tests/fake_device/checker.cc", ["tests/test_device_arrays.py"]),
@@ -73,7 +76,7 @@ def test_a_change_leaves_other_tests_alone(graph: Graph, changed: str, test: str
         ("csrc/algorithms/all_reduce_ring.cc", "tests/test_verifier.py", "tests/test_tensorflow_workers.py"),
         ("csrc/engine/groups/agreement.cc", "tests/cpp/agreement_test.cc", "tests/test_conformance.py"),
         ("csrc/reduce/loop.h", "tests/test_reducers.py", "tests/test_messages.py"),
-        ("python/collectives/_wire.py", "tests/test_wire.py", "tests/test_conformance.py"),
+        ("python/collectives/_startup/wire.py", "tests/test_wire.py", "tests/test_conformance.py"),
     ],
 )
 def test_the_closest_come_first(graph: Graph, changed: str, near: str, far: str) -> None:

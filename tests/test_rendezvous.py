@@ -14,9 +14,9 @@ import threading
 import time
 
 import pytest
-from collectives import _rendezvous, _wire
-from collectives._environment import Environment, library_version
-from collectives._wire import Deadline, RefusedError, WireError
+from collectives._startup import rendezvous, wire
+from collectives._startup.environment import Environment, library_version
+from collectives._startup.wire import Deadline, RefusedError, WireError
 from collectives.errors import DeadlineError, MismatchError, PeerError
 
 LIMIT = 30.0  # seconds that nothing here may reach
@@ -56,7 +56,7 @@ class Rank(threading.Thread):
     def run(self):
         begin = time.monotonic()
         try:
-            with _rendezvous.join(self.surroundings, Deadline(self.surroundings.start_timeout)) as meeting:
+            with rendezvous.join(self.surroundings, Deadline(self.surroundings.start_timeout)) as meeting:
                 self.result = self.body(meeting)
         except BaseException as error:
             self.error = error
@@ -77,8 +77,8 @@ def client(listener):
 def greet(sock, token, hello):
     """The connecting side of the authentication, on a socket of a test."""
     sock.setblocking(False)
-    _wire.run(_wire.authenticate_connecting(sock, token, hello), sock, Deadline(LIMIT))
-    _wire.run(_wire.send(sock, {"keep": True}), sock, Deadline(LIMIT))
+    wire.run(wire.authenticate_connecting(sock, token, hello), sock, Deadline(LIMIT))
+    wire.run(wire.send(sock, {"keep": True}), sock, Deadline(LIMIT))
 
 
 def hello(rank, size=2, **changes):
@@ -102,7 +102,7 @@ def test_rounds(listener, size):
 
 
 def test_a_world_of_one():
-    with _rendezvous.join(Environment(), Deadline(1)) as meeting:
+    with rendezvous.join(Environment(), Deadline(1)) as meeting:
         assert meeting.exchange("x") == ["x"]
 
 
@@ -187,7 +187,7 @@ def big_round(listener):
     greet(sock, TOKEN, hello(1, hostname="there", pid=7))
     sock.settimeout(LIMIT)
     for message in ({"keep": True}, {"value": 1}):
-        sock.sendall(_wire.encode(message))
+        sock.sendall(wire.encode(message))
     got = b""
     while b"xxxx" not in got:
         got += sock.recv(4096)
@@ -206,7 +206,7 @@ def test_a_rank_that_takes_nothing_is_late_and_not_gone(listener):
 def test_the_reason_of_a_rank_that_goes_while_rank_0_sends_to_it(listener):
     zero, sock = big_round(listener)
     with sock:
-        sock.sendall(_wire.encode({"error": {"type": "PeerError", "text": "its own reason", "peer": 1}}))
+        sock.sendall(wire.encode({"error": {"type": "PeerError", "text": "its own reason", "peer": 1}}))
     finish(zero)
     assert isinstance(zero.error, PeerError)
     assert "its own reason" in str(zero.error)
@@ -231,9 +231,9 @@ def test_a_rank_that_dies_is_noticed_at_once(listener, victim):
     """A real process, killed between two rounds."""
     surroundings = environment(listener, victim, 3)
     program = (
-        "import sys; from collectives import _rendezvous; from collectives._environment import Environment\n"
-        "from collectives._wire import Deadline\n"
-        "meeting = _rendezvous.join(Environment(**eval(sys.stdin.readline())), Deadline(30))\n"
+        "import sys; from collectives import _rendezvous; from collectives._startup.environment import Environment\n"
+        "from collectives._startup.wire import Deadline\n"
+        "meeting = rendezvous.join(Environment(**eval(sys.stdin.readline())), Deadline(30))\n"
         "meeting.exchange(1); print('met', flush=True); sys.stdin.readline()"
     )
     process = subprocess.Popen(
@@ -266,7 +266,7 @@ def test_size_mismatch(listener):
     with client(listener) as one:
         greet(one, TOKEN, hello(1, size=3))
         two = Rank(environment(listener, 2, 4))
-        told = _wire.run(_wire.receive(one), one, Deadline(LIMIT))
+        told = wire.run(wire.receive(one), one, Deadline(LIMIT))
     finish(zero, two)
     text = "rank 2 was started with size 4 and rank 0 with size 3"
     assert isinstance(zero.error, MismatchError)
@@ -287,7 +287,7 @@ def test_version_mismatch(listener):
     zero = Rank(environment(listener, 0, 2))
     with client(listener) as sock:
         greet(sock, TOKEN, hello(1, version="0.0.0-other"))
-        reply = _wire.run(_wire.receive(sock), sock, Deadline(LIMIT))
+        reply = wire.run(wire.receive(sock), sock, Deadline(LIMIT))
     finish(zero)
     assert "collectives 0.0.0-other" in reply["error"]["text"]
     assert isinstance(zero.error, MismatchError)
@@ -296,10 +296,10 @@ def test_version_mismatch(listener):
 def test_protocol_mismatch(listener, monkeypatch):
     zero = Rank(environment(listener, 0, 2))
     with client(listener) as sock:
-        sock.sendall(_wire.encode({**hello(1), "protocol": 99, "nonce": "0" * 64}))
-        reply = _wire.run(_wire.receive(sock), sock, Deadline(LIMIT))
+        sock.sendall(wire.encode({**hello(1), "protocol": 99, "nonce": "0" * 64}))
+        reply = wire.run(wire.receive(sock), sock, Deadline(LIMIT))
     assert "protocol 99" in reply["refused"]
-    assert f"speaks {_wire.PROTOCOL}" in reply["refused"]
+    assert f"speaks {wire.PROTOCOL}" in reply["refused"]
     finish(zero, Rank(environment(listener, 1, 2)))
     assert zero.result == [0, 1]
 
@@ -321,10 +321,10 @@ def test_an_impostor_of_rank_0_is_not_trusted(listener):
     sock, _ = listener.accept()
     with sock:
         sock.setblocking(False)
-        _wire.run(_wire.receive(sock), sock, Deadline(LIMIT))
-        _wire.run(_wire.send(sock, {"nonce": "0" * 64}), sock, Deadline(LIMIT))
-        proof = _wire.run(_wire.receive(sock), sock, Deadline(LIMIT))
-        _wire.run(_wire.send(sock, proof), sock, Deadline(LIMIT))  # its own proof, reflected
+        wire.run(wire.receive(sock), sock, Deadline(LIMIT))
+        wire.run(wire.send(sock, {"nonce": "0" * 64}), sock, Deadline(LIMIT))
+        proof = wire.run(wire.receive(sock), sock, Deadline(LIMIT))
+        wire.run(wire.send(sock, proof), sock, Deadline(LIMIT))  # its own proof, reflected
         finish(rank)
     assert isinstance(rank.error, MismatchError)
 
@@ -344,12 +344,12 @@ def test_strangers_do_not_disturb(listener):
                 elif kind == 2:
                     sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 elif kind == 3:
-                    sock.sendall(struct.pack(">4sI", _wire.MAGIC, 0xFFFFFFFF) + b"x" * 100)  # would be 4 GiB
+                    sock.sendall(struct.pack(">4sI", wire.MAGIC, 0xFFFFFFFF) + b"x" * 100)  # would be 4 GiB
                 elif kind == 4:
                     payload = b"[" * 4000 if number % 12 == 4 else json.dumps({"rank": True, "nonce": 5}).encode()
-                    sock.sendall(struct.pack(">4sI", _wire.MAGIC, len(payload)) + payload)
+                    sock.sendall(struct.pack(">4sI", wire.MAGIC, len(payload)) + payload)
                 else:
-                    sock.sendall(_wire.MAGIC)  # and then nothing: a slow client
+                    sock.sendall(wire.MAGIC)  # and then nothing: a slow client
         one = Rank(environment(listener, 1, 2))
         finish(zero, one)
     assert zero.result == one.result == [0, 1]
@@ -360,7 +360,7 @@ def test_a_stranger_may_not_say_much(listener, caplog):
     caplog.set_level(logging.WARNING, logger="collectives")
     zero = Rank(environment(listener, 0, 2))
     with client(listener) as sock:
-        sock.sendall(struct.pack(">4sI", _wire.MAGIC, _wire.STRANGER_LIMIT + 1))
+        sock.sendall(struct.pack(">4sI", wire.MAGIC, wire.STRANGER_LIMIT + 1))
         assert sock.recv(1) == b""
     finish(zero, Rank(environment(listener, 1, 2)))
     assert zero.result == [0, 1]
@@ -372,7 +372,7 @@ def test_slow_clients_do_not_block_others(listener):
     zero = Rank(environment(listener, 0, 2))
     with contextlib.ExitStack() as stack:
         for _ in range(400):
-            stack.enter_context(client(listener)).sendall(_wire.MAGIC[:2])
+            stack.enter_context(client(listener)).sendall(wire.MAGIC[:2])
         one = Rank(environment(listener, 1, 2))
         finish(zero, one)
     assert zero.result == one.result == [0, 1]
@@ -401,20 +401,20 @@ def test_replay(listener):
         with client(listener) as thief:
             thief.sendall(b"".join(recorded))
             thief.setblocking(False)
-            assert "nonce" in _wire.run(_wire.receive(thief), thief, Deadline(LIMIT))
-            assert _wire.run(_wire.receive(thief), thief, Deadline(LIMIT)) == {"refused": "token"}
+            assert "nonce" in wire.run(wire.receive(thief), thief, Deadline(LIMIT))
+            assert wire.run(wire.receive(thief), thief, Deadline(LIMIT)) == {"refused": "token"}
         assert zero.is_alive()
     finish(zero)
     assert isinstance(zero.error, PeerError)  # the recorded rank went away
 
 
 def test_the_proof_is_bound_to_rank_and_role():
-    opening, challenge = _wire.encode({"rank": 1}), _wire.encode({"nonce": "0" * 64})
-    proof = _wire._proof(TOKEN, "connecting", opening, challenge)
-    assert proof != _wire._proof(TOKEN, "listening", opening, challenge)
-    assert proof != _wire._proof(TOKEN, "connecting", _wire.encode({"rank": 2}), challenge)
+    opening, challenge = wire.encode({"rank": 1}), wire.encode({"nonce": "0" * 64})
+    proof = wire._proof(TOKEN, "connecting", opening, challenge)
+    assert proof != wire._proof(TOKEN, "listening", opening, challenge)
+    assert proof != wire._proof(TOKEN, "connecting", wire.encode({"rank": 2}), challenge)
     # The border between the parts counts too.
-    assert _wire._proof(TOKEN, "connecting", b"ab", b"c") != _wire._proof(TOKEN, "connecting", b"a", b"bc")
+    assert wire._proof(TOKEN, "connecting", b"ab", b"c") != wire._proof(TOKEN, "connecting", b"a", b"bc")
 
 
 def test_the_token_never_travels():
@@ -423,8 +423,8 @@ def test_the_token_never_travels():
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        one = _wire.authenticate_connecting(ours, TOKEN, {"rank": 1})
-        two = _wire.authenticate_listening(theirs, TOKEN, lambda hello: None)
+        one = wire.authenticate_connecting(ours, TOKEN, {"rank": 1})
+        two = wire.authenticate_listening(theirs, TOKEN, lambda hello: None)
         pending = {ours: one, theirs: two}
         while pending:
             for sock, task in list(pending.items()):
@@ -446,8 +446,8 @@ def test_a_listener_of_another_rank_refuses():
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        connecting = _wire.authenticate_connecting(ours, TOKEN, {"rank": 1, "to": 3})
-        listening = _wire.authenticate_listening(theirs, TOKEN, lambda hello: f"this is 4, not {hello['to']}")
+        connecting = wire.authenticate_connecting(ours, TOKEN, {"rank": 1, "to": 3})
+        listening = wire.authenticate_listening(theirs, TOKEN, lambda hello: f"this is 4, not {hello['to']}")
         next(connecting)
         with pytest.raises(WireError, match="this is 4, not 3"):
             next(listening)

@@ -8,7 +8,7 @@ from pathlib import Path
 import collectives
 import numpy as np
 import pytest
-from collectives._environment import MAX_SIZE
+from collectives._startup.environment import MAX_SIZE
 
 sys.path.insert(0, str(Path(__file__).parent))
 

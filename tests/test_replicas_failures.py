@@ -18,7 +18,7 @@ FAILING = r"""
 import json, os, sys
 import collectives
 
-collectives._recorder.prepare()  # a process has a page for its Python stack once, whatever becomes of the start
+collectives._startup.recorder.prepare()  # a process has a page for its Python stack once, whatever becomes of the start
 before = len(os.listdir("/proc/self/fd"))
 try:
     collectives.init(replicas=json.loads(sys.argv[1]))

@@ -10,7 +10,7 @@ import collectives
 import numpy as np
 import pytest
 from collectives import MismatchError
-from collectives._environment import read_compare_shapes, read_environment
+from collectives._startup.environment import read_compare_shapes, read_environment
 from joining import job
 from pool import TRANSPORTS, Pools
 from threaded import in_threads, on_ranks

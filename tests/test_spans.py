@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collectives import _layout, _spans
+from collectives._calls import layout, spans
 
 
-def brute(left: list[_spans.Span], right: list[_spans.Span]) -> set[tuple[int, int]]:
+def brute(left: list[spans.Span], right: list[spans.Span]) -> set[tuple[int, int]]:
     return {
         (i, j) for i, (a, b) in enumerate(left) for j, (c, d) in enumerate(right) if a < b and c < d and a < d and c < b
     }
@@ -20,8 +20,8 @@ def brute(left: list[_spans.Span], right: list[_spans.Span]) -> set[tuple[int, i
 def test_pairs_are_those_of_each_with_each(seed: int) -> None:
     rng = random.Random(seed)
     left, right = ([(at, at + rng.randrange(5)) for at in rng.choices(range(40), k=30)] for _ in range(2))
-    assert sorted(_spans.meeting(left, right)) == sorted(brute(left, right))
-    assert sorted(_spans.meeting_each_other(left)) == sorted((i, j) for i, j in brute(left, left) if i < j)
+    assert sorted(spans.meeting(left, right)) == sorted(brute(left, right))
+    assert sorted(spans.meeting_each_other(left)) == sorted((i, j) for i, j in brute(left, left) if i < j)
 
 
 def test_spans_of_views() -> None:
@@ -30,20 +30,20 @@ def test_spans_of_views() -> None:
     for view in (base, base[2:4], base[:, 3], base[::-2, ::-3], base.T, base[5:, 7:], base[:0]):
         held = {view[tuple(slice(i, i + 1) for i in index)].ctypes.data for index in np.ndindex(view.shape)}
         assert all(address <= at < address + base.nbytes for at in held)
-        low, high = _spans.span_of(view)
+        low, high = spans.span_of(view)
         assert (low, high) == (min(held), max(held) + 4) if held else low == high
 
 
 def test_columns_that_interleave_share_nothing() -> None:
     base = np.zeros((10, 4))
     columns = [base[:, k] for k in range(4)]
-    assert _spans.sharing(columns) is None
-    assert _spans.sharing([*columns, base[3]]) is not None
-    assert [a is b for a, b in zip(columns, _layout.apart(columns, [base[:, 1], np.zeros(3)]), strict=True)] == [
+    assert spans.sharing(columns) is None
+    assert spans.sharing([*columns, base[3]]) is not None
+    assert [a is b for a, b in zip(columns, layout.apart(columns, [base[:, 1], np.zeros(3)]), strict=True)] == [
         *(True, False, True, True)
     ]
     with pytest.raises(ValueError, match=r"out\[0\] and out\[1\] share memory"):
-        _layout.check_writable([base[:2], base[1:]])
+        layout.check_writable([base[:2], base[1:]])
 
 
 def looks(n: int, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -58,8 +58,8 @@ def looks(n: int, monkeypatch: pytest.MonkeyPatch) -> int:
         return a.ctypes.data == b.ctypes.data
 
     monkeypatch.setattr(np, "shares_memory", share)
-    _layout.check_writable(outs)
-    assert sum(a is not b for a, b in zip(arrays, _layout.apart(arrays, outs), strict=True)) == n // 2
+    layout.check_writable(outs)
+    assert sum(a is not b for a, b in zip(arrays, layout.apart(arrays, outs), strict=True)) == n // 2
     return len(compared)
 
 

@@ -20,9 +20,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from certificates import Authority
-from collectives import _wire
-from collectives._environment import library_version
-from collectives._wire import Deadline
+from collectives._startup import wire
+from collectives._startup.environment import library_version
+from collectives._startup.wire import Deadline
 
 LIMIT = 240.0  # seconds that nothing here may reach
 TOKEN = "s" * 64
@@ -50,7 +50,7 @@ class Mesh(_mesh.Mesh):
             sys.stdin.readline()
         super().start(targets)
 
-collectives._bootstrap.Mesh = Mesh
+collectives._startup.bootstrap.Mesh = Mesh
 comm = collectives.init()
 say(rank=comm.rank)
 for line in sys.stdin:
@@ -143,8 +143,8 @@ def old_proof(port: int) -> bytes:
         theirs.setblocking(False)
         hello = {"purpose": "rendezvous", "rank": 2, "to": 0, "size": 3, "version": library_version()}
         hello |= {"instance": "0" * 16, "patience": LIMIT}
-        one = _wire.authenticate_connecting(ours, TOKEN.encode(), hello)
-        two = _wire.authenticate_listening(theirs, TOKEN.encode(), lambda hello: None)
+        one = wire.authenticate_connecting(ours, TOKEN.encode(), hello)
+        two = wire.authenticate_listening(theirs, TOKEN.encode(), lambda hello: None)
         pending = [one, two]
         while pending:
             for task in list(pending):
@@ -170,7 +170,7 @@ def tls_hello() -> bytes:
 def messages(port: int) -> list[bytes]:
     """What strangers say."""
     generator = random.Random(11)
-    hello = {"purpose": "rendezvous", "rank": 1, "protocol": _wire.PROTOCOL, "nonce": secrets.token_hex(32)}
+    hello = {"purpose": "rendezvous", "rank": 1, "protocol": wire.PROTOCOL, "nonce": secrets.token_hex(32)}
     return [
         b"",  # a port scan
         b"",
@@ -180,15 +180,15 @@ def messages(port: int) -> list[bytes]:
         # And then nothing:
         tls_hello(),
         tls_hello() + b"\x14\x03\x03\x00\x01\x01" + generator.randbytes(300),
-        _wire.MAGIC[:3],
-        _wire.MAGIC,
-        _wire.encode(hello)[:60],
-        _wire.encode(hello),
-        _wire.encode(hello) + _wire.MAGIC + b"\x00\x00\x01\x00",
-        _wire.MAGIC + b"\xff\xff\xff\xff" + b"x" * 3000,  # 4 GiB are to follow
-        _wire.MAGIC + b"\x00\x00\x0f\xa0" + b"[" * 4000,
-        _wire.encode(hello) + _wire.encode({"proof": "0" * 64}) + _wire.encode({"keep": True}),
-        _wire.encode(hello | {"purpose": "data", "job": "x", "to": 0}),
+        wire.MAGIC[:3],
+        wire.MAGIC,
+        wire.encode(hello)[:60],
+        wire.encode(hello),
+        wire.encode(hello) + wire.MAGIC + b"\x00\x00\x01\x00",
+        wire.MAGIC + b"\xff\xff\xff\xff" + b"x" * 3000,  # 4 GiB are to follow
+        wire.MAGIC + b"\x00\x00\x0f\xa0" + b"[" * 4000,
+        wire.encode(hello) + wire.encode({"proof": "0" * 64}) + wire.encode({"keep": True}),
+        wire.encode(hello | {"purpose": "data", "job": "x", "to": 0}),
         old_proof(port),
     ]
 

@@ -173,9 +173,9 @@ def test_frameworks_are_imported_in_their_own_folders(path):
 
 
 def test_the_environment_is_read_in_one_place():
-    """Our variables are read by _environment.py and core/environment.cc; launchers only write them."""
+    """Our variables are read by _startup/environment.py and core/environment.cc; launchers only write them."""
     for path in MODULES:
-        if path.name != "_environment.py":
+        if path.name != "environment.py":
             read = re.findall(r"(?:environ(?:\.get\(|\[)|getenv\()\s*f?[\"']COLLECTIVES_\w*", path.read_text())
             written = re.findall(r"environ\[f?[\"']COLLECTIVES_\w*[\"']\]\s*=[^=]", path.read_text())
             assert len(read) == len(written), f"{name(path)} reads {read}"

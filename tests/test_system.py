@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from collectives import _system
+from collectives._startup import system
 
 LACKING = """
 import os
@@ -29,7 +29,7 @@ def test_calls_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pidfd_open", "memfd_create", "eventfd"):
         monkeypatch.delattr(os, name)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    descriptors = [_system.pidfd_open(child.pid), _system.memfd_create("test"), _system.eventfd()]
+    descriptors = [system.pidfd_open(child.pid), system.memfd_create("test"), system.eventfd()]
     try:
         assert not any(os.get_inheritable(fd) for fd in descriptors)
         assert select.select([descriptors[0]], [], [], 0)[0] == []
@@ -39,7 +39,7 @@ def test_calls_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(BlockingIOError):
             os.read(descriptors[2], 8)
         with pytest.raises(ProcessLookupError, match="pidfd_open"):
-            _system.pidfd_open(child.pid)
+            system.pidfd_open(child.pid)
     finally:
         for fd in descriptors:
             os.close(fd)

@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from collectives.tensorflow import (
-    HierarchicalCopyAllReduce,
-    ReductionToOneDevice,
-    RingAllReduce,
-    _ops,
-    _private,
-)
+from collectives.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, RingAllReduce, _ops, _private
 from collectives.tensorflow._indexed_slices import join, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import test_tensorflow_failures as failures
 import tiers
-from collectives._sockets import listen_anywhere
-from collectives._wire import Deadline
+from collectives._startup.sockets import listen_anywhere
+from collectives._startup.wire import Deadline
 from collectives.tensorflow import _private, _start
 from collectives.tensorflow._tf_config import TFConfig
 from pool import NOTICED

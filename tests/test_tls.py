@@ -13,10 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from certificates import DAY, Authority
-from collectives import _wire
-from collectives._environment import read_environment
-from collectives._tls import Tls
-from collectives._wire import RefusedError, WireError
+from collectives._startup import wire
+from collectives._startup.environment import read_environment
+from collectives._startup.tls import Tls
+from collectives._startup.wire import RefusedError, WireError
 from collectives.errors import MismatchError
 from joining import job
 from test_rendezvous import LIMIT, TOKEN, Rank, environment, finish, listener  # noqa: F401  (listener is a fixture)
@@ -171,8 +171,8 @@ def relay(source, sink):
     """Passes on all that comes."""
     with contextlib.suppress(WireError, OSError):
         while True:
-            data = yield from _wire.receive_bytes(source, 1)
-            yield from _wire.send_bytes(sink, data)
+            data = yield from wire.receive_bytes(source, 1)
+            yield from wire.send_bytes(sink, data)
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -197,7 +197,7 @@ def test_one_in_between_with_a_certificate_of_the_same_authority(certificates, i
         def connecting():
             binding = seen_by_one or (yield from one.connect(ours))
             try:
-                yield from _wire.authenticate_connecting(ours, TOKEN, {"rank": 1}, binding)
+                yield from wire.authenticate_connecting(ours, TOKEN, {"rank": 1}, binding)
             finally:
                 ours.close()
             return "authenticated"
@@ -205,7 +205,7 @@ def test_one_in_between_with_a_certificate_of_the_same_authority(certificates, i
         def listening():
             binding = seen_by_zero or (yield from zero.accept(theirs))
             try:
-                yield from _wire.authenticate_listening(theirs, TOKEN, lambda hello: None, binding)
+                yield from wire.authenticate_listening(theirs, TOKEN, lambda hello: None, binding)
             finally:
                 theirs.close()
             return "authenticated"

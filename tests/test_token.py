@@ -15,8 +15,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from collectives import _core
-from collectives._environment import read_environment, read_token
-from collectives._published import publish, read_published
+from collectives._startup.environment import read_environment, read_token
+from collectives._startup.published import publish, read_published
 from joining import LIMIT, job
 from namespaces import REASON, ip
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from collectives import _rendezvous
-from collectives._environment import Environment
-from collectives._wire import Deadline
+from collectives._startup import rendezvous
+from collectives._startup.environment import Environment
+from collectives._startup.torchrun import Job, find_job, meet
+from collectives._startup.wire import Deadline
 from collectives.errors import CollectivesError, DeadlineError, MismatchError
-from collectives.launch._torchrun import Job, find_job, meet
 from collectives.torch import _store
 
 LIMIT = 60.0  # seconds that nothing here may reach
@@ -220,7 +220,7 @@ class Rank(threading.Thread):
         try:
             with (
                 meet(self.place, token=self.token, timeout=self.timeout) as environment,
-                _rendezvous.join(environment, environment.deadline) as meeting,
+                rendezvous.join(environment, environment.deadline) as meeting,
             ):
                 self.result = meeting.exchange(meeting.rank), meeting.environment.token
         except BaseException as error:
@@ -255,7 +255,7 @@ def old_start(store, what):
 
 
 def join_and_fail(place):
-    with pytest.raises(MismatchError), _rendezvous.join(place, Deadline(LIMIT)):
+    with pytest.raises(MismatchError), rendezvous.join(place, Deadline(LIMIT)):
         pass
 
 

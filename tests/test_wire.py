@@ -4,9 +4,9 @@ import socket
 import threading
 
 import pytest
-from collectives import _wire
-from collectives._loop import Loop
-from collectives._wire import Deadline
+from collectives._startup import wire
+from collectives._startup.loop import Loop
+from collectives._startup.wire import Deadline
 
 AGES = 1e10  # seconds, which are more milliseconds than poll takes
 
@@ -20,12 +20,12 @@ def pair():
 
 
 def wait_alone(sock, deadline):
-    return _wire.run(_wire.receive(sock), sock, deadline)
+    return wire.run(wire.receive(sock), sock, deadline)
 
 
 def wait_in_a_loop(sock, deadline):
     loop, got = Loop(), []
-    loop.start(sock, _wire.receive(sock), lambda result, error: got.append(result))
+    loop.start(sock, wire.receive(sock), lambda result, error: got.append(result))
     if not loop.run(lambda: bool(got), deadline):
         raise TimeoutError
     loop.close()
@@ -36,8 +36,8 @@ def wait_in_a_loop(sock, deadline):
 @pytest.mark.parametrize("longest", [None, 0.01])
 def test_a_deadline_that_is_ages_away(pair, monkeypatch, wait, longest):
     if longest is not None:  # so that one wait is over long before there is anything
-        monkeypatch.setattr(_wire, "LONGEST_WAIT", longest)
-    late = threading.Timer(0.2, lambda: pair[1].sendall(_wire.encode({"a": 1})))
+        monkeypatch.setattr(wire, "LONGEST_WAIT", longest)
+    late = threading.Timer(0.2, lambda: pair[1].sendall(wire.encode({"a": 1})))
     late.start()
     assert wait(pair[0], Deadline(AGES)) == {"a": 1}
     late.join()
@@ -51,9 +51,9 @@ def test_the_deadline_ends_the_wait(pair, wait):
 
 def test_what_a_listener_refuses_with_is_made_fit_to_print(pair):
     one, two = pair
-    two.sendall(_wire.encode({"refused": "\x1b[2J\r\nno\ud800\u202e" + "m\u00fcde" * 300}))
-    with pytest.raises(_wire.RefusedError) as caught:
-        _wire.run(_wire.authenticate_connecting(one, b"", {"rank": 1}), one, Deadline(30))
+    two.sendall(wire.encode({"refused": "\x1b[2J\r\nno\ud800\u202e" + "m\u00fcde" * 300}))
+    with pytest.raises(wire.RefusedError) as caught:
+        wire.run(wire.authenticate_connecting(one, b"", {"rank": 1}), one, Deadline(30))
     assert str(caught.value).startswith(r"\x1b[2J\r\nno\ud800\u202emüdemüde")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 310
@@ -61,7 +61,7 @@ def test_what_a_listener_refuses_with_is_made_fit_to_print(pair):
 
 def test_a_refused_token_is_told_as_one(pair):
     one, two = pair
-    two.sendall(_wire.encode({"refused": "token"}))
-    with pytest.raises(_wire.RefusedError) as caught:
-        _wire.run(_wire.authenticate_connecting(one, b"", {"rank": 1}), one, Deadline(30))
+    two.sendall(wire.encode({"refused": "token"}))
+    with pytest.raises(wire.RefusedError) as caught:
+        wire.run(wire.authenticate_connecting(one, b"", {"rank": 1}), one, Deadline(30))
     assert (caught.value.reason, str(caught.value)) == ("token", "the tokens differ")

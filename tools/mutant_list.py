@@ -363,7 +363,7 @@ MUTANTS = (
     # --- python/ ---
     Mutant(
         "strangers-may-talk",
-        "python/collectives/_wire.py",
+        "python/collectives/_startup/wire.py",
         "    if length > limit:\n",
         "    if length > MEMBER_LIMIT:\n",
         "a stranger can make rank 0 take in 64 MiB before it has proven anything",
@@ -371,7 +371,7 @@ MUTANTS = (
     ),
     Mutant(
         "proof-role",
-        "python/collectives/_wire.py",
+        "python/collectives/_startup/wire.py",
         'parts = (b"collectives", role.encode(), hello, challenge, binding)',
         'parts = (b"collectives", hello, challenge, binding)',
         "a proof can be sent back to who made it, as one's own",
@@ -379,7 +379,7 @@ MUTANTS = (
     ),
     Mutant(
         "secret-of-group",
-        "python/collectives/_secrets.py",
+        "python/collectives/_startup/secrets.py",
         "    if mode & 0o077 & ~allowed:",
         "    if mode & 0o007 & ~allowed:",
         "a file with the token may be readable to its group",

@@ -20,7 +20,7 @@ struct EnvironmentVariable {
   std::string_view reader;    // the file that reads it
 };
 
-inline constexpr std::string_view kLaunchReader = "python/collectives/_environment.py";
+inline constexpr std::string_view kLaunchReader = "python/collectives/_startup/environment.py";
 
 inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
     {"COLLECTIVES_RANK", "integer from 0 to size - 1", "under torchrun: from it; else 0 in a world of one",

@@ -12,21 +12,13 @@ and ``local_group`` gives communicators to threads. ``init(replicas=k)`` does so
 
 from __future__ import annotations
 
-from . import _interpreter  # noqa: F401 (first: what follows hangs in a subinterpreter)
-from ._cuda import cuda_available
-from ._environment import library_version
-from ._recorder import dump_recorder
+from ._devices.cuda import cuda_available
+from ._startup import interpreter  # noqa: F401 (first: what follows hangs in a subinterpreter)
+from ._startup.environment import library_version
+from ._startup.recorder import dump_recorder
 from ._world import init, local_group
 from .communicator import Communicator, Work
-from .errors import (
-    BackendError,
-    ClosedError,
-    CollectivesError,
-    DeadlineError,
-    ForkedError,
-    MismatchError,
-    PeerError,
-)
+from .errors import BackendError, ClosedError, CollectivesError, DeadlineError, ForkedError, MismatchError, PeerError
 from .launch.info import info
 from .launch.spawn import spawn
 

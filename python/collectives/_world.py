@@ -10,19 +10,19 @@ import threading
 import weakref
 from typing import Any, overload
 
-from . import _address_space, _bootstrap, _core, _leaving, _recorder
-from ._environment import (
+from . import _core
+from ._startup import address_space, bootstrap, leaving, recorder, torchrun
+from ._startup.environment import (
     Environment,
     read_compare_shapes,
     read_environment,
     read_symmetric_heap,
     warn_of_unknown_variables,
 )
-from ._sockets import out_of_files
-from ._system import eventfd, memfd_refusal
+from ._startup.sockets import out_of_files
+from ._startup.system import eventfd, memfd_refusal
 from .communicator import Communicator
 from .errors import CollectivesError, ForkedError
-from .launch import _torchrun
 
 _log = logging.getLogger("collectives")
 DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
@@ -124,15 +124,15 @@ def init(
         "replicas": replicas,
         "compare_shapes": compare_shapes,
     }
-    _leaving.begin()
-    _recorder.prepare()
+    leaving.begin()
+    recorder.prepare()
     with _lock, contextlib.ExitStack() as stack:
         _refuse_second_world(all(said is None for said in (rank, size, rendezvous)))
-        job = _torchrun.find_job() if rank is None and size is None and rendezvous is None else None
+        job = torchrun.find_job() if rank is None and size is None and rendezvous is None else None
         if job is None:
             environment = read_environment(rank=rank, size=size, rendezvous=rendezvous, **others)
         else:
-            environment = stack.enter_context(_torchrun.meet(job, **others))
+            environment = stack.enter_context(torchrun.meet(job, **others))
         options = _options(environment.timeout, environment.compare_shapes)
         count = environment.replicas or 1
         if environment.size == 1 and (count == 1 or environment.transport != "tcp"):
@@ -142,7 +142,7 @@ def init(
         communicators = [Communicator(handle, transport=environment.transport) for handle in handles]
         _world[:] = map(weakref.ref, communicators)
         for communicator in communicators:
-            _leaving.register(communicator)
+            leaving.register(communicator)
     return communicators[0] if replicas is None else communicators
 
 
@@ -156,12 +156,12 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     Raises:
         CollectivesError: as ``init``.
     """
-    _leaving.begin()
-    _recorder.prepare()
+    leaving.begin()
+    recorder.prepare()
     options = _options(timeout, environment.compare_shapes)
     handles = _local_handles(1, options) if environment.size == 1 else _connect(environment, options)
     communicator = Communicator(handles[0], transport=environment.transport)
-    _leaving.register(communicator)
+    leaving.register(communicator)
     return communicator
 
 
@@ -196,14 +196,14 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
         _log.warning("no shared memory, so rank %d uses TCP also within its host: %s", environment.rank, refusal)
 
     def provide(size: int, room: int | None) -> tuple[int, int]:
-        _address_space.fit(options, size, room)
+        address_space.fit(options, size, room)
         segments.append(_core.create_segment(size, options) if shares else -1)
         doorbells.append(eventfd())
         return segments[-1], doorbells[-1]
 
-    world: _bootstrap.World | None = None
+    world: bootstrap.World | None = None
     try:
-        world = _bootstrap.connect(environment, provide, shares=shares)
+        world = bootstrap.connect(environment, provide, shares=shares)
         processes = [
             (p.ranks, p.host_name, p.pid, p.memory_fds, p.doorbell_fds, p.control_fds, p.pid_fds, p.stack_place)
             for p in world.processes
@@ -222,8 +222,8 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
 
 
 def _local_handles(count: int, options: dict[str, float | int]) -> list[object]:
-    room = _address_space.room_for_segment([("", count, _address_space.available())])
-    _address_space.fit(options, count, room)
+    room = address_space.room_for_segment([("", count, address_space.available())])
+    address_space.fit(options, count, room)
     return _core.local_group(count, options)
 
 
@@ -249,8 +249,8 @@ def local_group(n: int, *, timeout: float | None = None, compare_shapes: bool | 
     """
     if n < 1:
         raise ValueError(f"n is {n}; a group has at least one rank")
-    _recorder.prepare()
+    recorder.prepare()
     group = [Communicator(handle) for handle in _local_handles(n, _options(timeout, compare_shapes))]
     for communicator in group:
-        _leaving.register(communicator)
+        leaving.register(communicator)
     return group

@@ -1,8 +1,5 @@
-"""The communicator: what a rank calls.
-
-The calls themselves (``all_reduce``, ``broadcast``, ``reduce``, ``barrier``) are methods of the compiled base class;
-what is not one plain array goes to ``_device`` and ``_whole``.
-"""
+"""The communicator: what a rank calls. ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier`` are methods of the
+compiled base class, from which what is not one plain array goes to ``_devices.dispatch`` and ``_calls.whole``."""
 
 from __future__ import annotations
 
@@ -14,14 +11,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _device, _groups, _nccl, _objects, _peers, _recorder, _shrink, _symmetric
-from ._arguments import Array
-from ._layout import Counts
-from ._parts import Options
-from ._work import Work
+from . import _core
+from ._calls import groups, objects, symmetric
+from ._calls import shrink as _shrink
+from ._calls.arguments import Array
+from ._calls.layout import Counts
+from ._calls.parts import Options
+from ._devices import dispatch, nccl, peers
+from ._startup import recorder as _recorder
+from .work import Work
 
 ArrayOrList: TypeAlias = "Array | Sequence[Array]"
-
 
 __all__ = ["Communicator", "Work"]
 
@@ -42,8 +42,8 @@ class Communicator(_core.Communicator):
         self._rank: int = about["rank"]
         self._size: int = about["size"]
         self._host: list[int] = about["host"]
-        self._heap = _symmetric.Heap(self)
-        self._nccl = _nccl.Side(transport)
+        self._heap = symmetric.Heap(self)
+        self._nccl = nccl.Side(transport)
         self._pid = os.getpid()  # a forked child has no devices
         self._device_peers: dict[int, _core._DevicePeers | None] = {}  # by device, at most one; see _peers
 
@@ -75,7 +75,7 @@ class Communicator(_core.Communicator):
     def close(self) -> None:
         """Leaves the group. Later calls raise ClosedError; closing twice does nothing."""
         self._nccl.close()
-        _peers.leave(self)
+        peers.leave(self)
         _core._close(self)
 
     def __enter__(self) -> Communicator:
@@ -299,14 +299,14 @@ class Communicator(_core.Communicator):
 
     def _general(self, collective: str, *arguments: Any) -> Any:
         """What the compiled methods leave to Python; the arguments are theirs, None where nothing was given."""
-        return _device.whole(self, collective, *arguments)
+        return dispatch.whole(self, collective, *arguments)
 
     def _general_parts(self, collective: str, x: Any, out: Any, counts: Counts, stream: object, *options: Any) -> Any:
         """The same of the collectives of parts; `options` are those of ``Options``, in its order."""
-        return _device.parts(self, collective, x, out, counts, Options(*options), stream)
+        return dispatch.parts(self, collective, x, out, counts, Options(*options), stream)
 
     def _general_message(self, sending: bool, *arguments: Any) -> Any:
-        return (_device.send if sending else _device.recv)(self, *arguments)
+        return (dispatch.send if sending else dispatch.recv)(self, *arguments)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Parts the ranks into groups, one for each color. A collective call.
@@ -328,11 +328,11 @@ class Communicator(_core.Communicator):
             MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where only symmetric
                 memory is short, ``empty`` of the group gives ordinary arrays.
         """
-        return _groups.split(self, color, key)
+        return groups.split(self, color, key)
 
     def dup(self) -> Communicator:
         """A communicator of the same ranks that counts its own collectives. A collective call; see ``split``."""
-        return _groups.dup(self)
+        return groups.dup(self)
 
     def new_group(self, ranks: Iterable[int]) -> Communicator | None:
         """A communicator of some of the ranks: its rank i is ``ranks[i]``. All ranks make the call; see ``split``.
@@ -347,7 +347,7 @@ class Communicator(_core.Communicator):
             ValueError: the list is empty, names a rank twice, or one that does not exist.
             MismatchError: ranks passed different lists.
         """
-        return _groups.new_group(self, ranks)
+        return groups.new_group(self, ranks)
 
     def shrink(self, timeout: float | None = None) -> Communicator:
         """A communicator of the ranks that are left when this one has failed, numbered in their old order.
@@ -380,15 +380,15 @@ class Communicator(_core.Communicator):
             CollectivesError: `root` could not pickle `obj` and raises its own error. The communicator goes on, also
                 when unpickling fails; that is raised on the rank where it does.
         """
-        return _objects.broadcast_object(self, obj, root)
+        return objects.broadcast_object(self, obj, root)
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """The objects of all ranks, by rank; the entry of this rank is `obj` itself. See ``broadcast_object``."""
-        return _objects.all_gather_object(self, obj)
+        return objects.all_gather_object(self, obj)
 
     def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
         """As ``all_gather_object``, but only rank ``root`` gets the list; the others get None."""
-        return _objects.gather_object(self, obj, root)
+        return objects.gather_object(self, obj, root)
 
     def scatter_object(self, objs: Sequence[Any] | None, root: int = 0) -> Any:
         """Gives rank i entry i of `objs` of rank ``root``, where it is the entry itself; others may pass None.
@@ -396,4 +396,4 @@ class Communicator(_core.Communicator):
         Raises TypeError or ValueError on `root` where `objs` is not one object for each rank, and CollectivesError on
         the others. See ``broadcast_object``.
         """
-        return _objects.scatter_object(self, objs, root)
+        return objects.scatter_object(self, objs, root)

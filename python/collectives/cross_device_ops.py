@@ -26,10 +26,9 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from . import _core, _device_replicas, _nccl_replicas
+from . import _core
 from ._arrays.device_operands import any_on_device, stand_ins
-from ._environment import read_num_threads
-from ._replicas import (
+from ._calls.replicas import (
     OPS,
     Array,
     as_alike,
@@ -43,6 +42,9 @@ from ._replicas import (
     pack_number,
     parse_op,
 )
+from ._devices import nccl_replicas
+from ._devices import replicas as _device_replicas
+from ._startup.environment import read_num_threads
 
 __all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice", "RingAllReduce"]
 
@@ -294,15 +296,15 @@ class NcclAllReduce(CrossDeviceOps):
         raise NotImplementedError  # NCCL decides
 
     def _reduce(self, op: Op, pairs: Sequence[_Pair], where: list[str]) -> list[list[Array]]:
-        return _nccl_replicas.reduce(parse_op(op), pairs, where, self._num_packs)
+        return nccl_replicas.reduce(parse_op(op), pairs, where, self._num_packs)
 
     def broadcast(self, value: Array, destinations: Sequence[int]) -> list[Array]:
         """Copies one array to the devices of these numbers."""
-        return _nccl_replicas.broadcast(value, destinations)
+        return nccl_replicas.broadcast(value, destinations)
 
     def gather(self, values: Sequence[Array], axis: int, destinations: Sequence[int] | None = None) -> list[Array]:
         """Concatenates the arrays of all replicas along axis 0, the only one that NCCL can do without copies."""
-        return _nccl_replicas.gather(values, axis, destinations)
+        return nccl_replicas.gather(values, axis, destinations)
 
 
 def _run(

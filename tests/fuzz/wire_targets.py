@@ -12,14 +12,15 @@ import socket
 from collections.abc import Generator
 from typing import Any
 
-from collectives import _rendezvous, _wire, errors
-from collectives._acceptor import Acceptor
-from collectives._environment import Environment
-from collectives._interfaces import check_pattern
-from collectives._meeting import ToldError, read_all
-from collectives._published import read_published
-from collectives._settings import address
-from collectives._wire import Deadline, WireError
+from collectives import errors
+from collectives._startup import rendezvous, wire
+from collectives._startup.acceptor import Acceptor
+from collectives._startup.environment import Environment
+from collectives._startup.interfaces import check_pattern
+from collectives._startup.meeting import ToldError, read_all
+from collectives._startup.published import read_published
+from collectives._startup.settings import address
+from collectives._startup.wire import Deadline, WireError
 
 TOKEN = b"a token that the bytes do not know"
 MOST = 1 << 16  # bytes of an input that are looked at
@@ -66,10 +67,10 @@ def listening(data: bytes) -> None:
     """A stranger connects: it is never taken for a rank, and is told little."""
     sock: Any = Pieces(data[1:], data[0] if data else 0)
     try:
-        drive(_wire.authenticate_listening(sock, TOKEN, lambda hello: None), 4 * len(data) + 9000)
+        drive(wire.authenticate_listening(sock, TOKEN, lambda hello: None), 4 * len(data) + 9000)
     except WireError:
-        assert sock.sent < 2 * _wire.STRANGER_LIMIT
-        assert sock.taken <= 2 * (_wire.STRANGER_LIMIT + 8)
+        assert sock.sent < 2 * wire.STRANGER_LIMIT
+        assert sock.taken <= 2 * (wire.STRANGER_LIMIT + 8)
         return
     raise AssertionError("a stranger was let in")
 
@@ -78,7 +79,7 @@ def connecting(data: bytes) -> None:
     """A stranger listens."""
     sock: Any = Pieces(data[1:], data[0] if data else 0)
     try:
-        drive(_wire.authenticate_connecting(sock, TOKEN, {"rank": 1, "to": 0}), 4 * len(data) + 9000)
+        drive(wire.authenticate_connecting(sock, TOKEN, {"rank": 1, "to": 0}), 4 * len(data) + 9000)
     except WireError:
         return
     raise AssertionError("a stranger was taken for rank 0")
@@ -131,14 +132,14 @@ class Caller:
         with contextlib.suppress(OSError):
             answer = self.sock.recv(1 << 16)
             length = int.from_bytes(self.said[4:8], "big")
-            if answer[:4] == _wire.MAGIC and len(self.said) == 8 + length:
+            if answer[:4] == wire.MAGIC and len(self.said) == 8 + length:
                 self.proven = True
-                self.send(_wire.encode({"proof": _wire._proof(TOKEN, "connecting", self.said[8:], answer[8:])}))
+                self.send(wire.encode({"proof": wire._proof(TOKEN, "connecting", self.said[8:], answer[8:])}))
 
 
 def meeting(data: bytes) -> None:
     """A rendezvous of three ranks, as a program: each operation is a connection, a verb, a length and bytes."""
-    hub = _rendezvous._Hub(Environment(0, 3, ("127.0.0.1", 9), TOKEN), Deadline(60), None)
+    hub = rendezvous._Hub(Environment(0, 3, ("127.0.0.1", 9), TOKEN), Deadline(60), None)
     acceptor = Acceptor(hub.loop, [], hub._greet, hub._joined, what="rendezvous", capacity=8)
     hub._acceptor = acceptor
     callers: list[Caller] = []
@@ -170,20 +171,20 @@ def act(caller: Caller, verb: int, argument: bytes) -> None:
         caller.said += argument
         caller.send(argument)
     elif verb == 1:
-        message = _wire.MAGIC + len(argument).to_bytes(4, "big") + argument
+        message = wire.MAGIC + len(argument).to_bytes(4, "big") + argument
         caller.said += message
         caller.send(message)
     elif verb == 2:
         rank = argument[0] % 4 if argument else 1
-        hello = {"purpose": "rendezvous", "rank": rank, "to": 0, "size": 3, "version": _rendezvous.library_version()}
-        hello |= {"instance": str(argument[1:2]), "patience": 50, "protocol": _wire.PROTOCOL, "nonce": "0" * 64}
-        message = _wire.encode(hello)
+        hello = {"purpose": "rendezvous", "rank": rank, "to": 0, "size": 3, "version": rendezvous.library_version()}
+        hello |= {"instance": str(argument[1:2]), "patience": 50, "protocol": wire.PROTOCOL, "nonce": "0" * 64}
+        message = wire.encode(hello)
         caller.said += message
         caller.send(message)
     elif verb == 3:
         caller.prove()
     elif verb == 4:
-        caller.send(_wire.encode({"keep": True}))
+        caller.send(wire.encode({"keep": True}))
     else:
         with contextlib.suppress(OSError):  # done before
             caller.sock.shutdown(socket.SHUT_WR) if argument else caller.sock.close()
@@ -214,11 +215,11 @@ def descriptors() -> int:
 
 def seeds() -> list[bytes]:
     """Inputs by hand, one for each thing that may come."""
-    hello = {"purpose": "rendezvous", "rank": 1, "protocol": _wire.PROTOCOL, "nonce": "0" * 64}
-    greeting = _wire.encode(hello) + _wire.encode({"proof": "0" * 64}) + _wire.encode({"keep": True})
-    answer = _wire.encode({"nonce": "0" * 64}) + _wire.encode({"proof": "0" * 64})
-    refusal = _wire.encode({"refused": "token"})
-    told = _wire.encode({"error": {"type": "MismatchError", "text": "why", "peer": 2}})
+    hello = {"purpose": "rendezvous", "rank": 1, "protocol": wire.PROTOCOL, "nonce": "0" * 64}
+    greeting = wire.encode(hello) + wire.encode({"proof": "0" * 64}) + wire.encode({"keep": True})
+    answer = wire.encode({"nonce": "0" * 64}) + wire.encode({"proof": "0" * 64})
+    refusal = wire.encode({"refused": "token"})
+    told = wire.encode({"error": {"type": "MismatchError", "text": "why", "peer": 2}})
     honest = [bytes([0xFF, 2, 2, rank, 7]) + bytes([rank - 1, 3, 0]) + bytes([rank - 1, 4, 0]) for rank in (1, 2)]
     value = b'{"value":[1,"x",null]}'
     report = told[8:]
@@ -229,7 +230,7 @@ def seeds() -> list[bytes]:
         b"\x01\x05" + answer,
         b"\x01\x05" + refusal,
         b"\x01\x05\x15\x03\x03\x00\x02\x02\x28",
-        b"\x02\x05" + _wire.encode({"value": {"a": [1.5, None, "ü"]}}) + told,
+        b"\x02\x05" + wire.encode({"value": {"a": [1.5, None, "ü"]}}) + told,
         b"\x0310.0.0.1:29400",
         b"\x03[fe80::1%eth0]:80",
         b"\x03^=docker0,eth",

@@ -1,4 +1,4 @@
-// Making groups: what each rank does between the exchanges of python/collectives/_groups.py.
+// Making groups: what each rank does between the exchanges of python/collectives/_calls/groups.py.
 
 #include <pybind11/stl.h>
 

@@ -17,7 +17,7 @@ namespace collectives {
 constexpr int kMostDimensions = 8;
 using Table = std::vector<std::int64_t>;
 
-// _layout.exchange() of _layout.describe(): what all ranks have, a row for each. nullopt with the Python error set.
+// _calls.layout.exchange() of describe(): what all ranks have, a row for each. nullopt with the Python error set.
 std::optional<Table> exchange(Communicator& communicator, const PlainArray& x);
 
 // Whether each row is like the first.

@@ -255,7 +255,7 @@ PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyO
                      PyObject* result) {
   static PyObject* type = nullptr;  // not by an initialiser: whoever waits for one has the interpreter's lock
   if (type == nullptr) {
-    type = py::object(py::module_::import("collectives._work").attr("Work")).release().ptr();
+    type = py::object(py::module_::import("collectives.work").attr("Work")).release().ptr();
   }
   WorkHandle work(new PyWork);
   work->owner = py::reinterpret_borrow<py::object>(owner);

@@ -5,7 +5,7 @@
 
 namespace collectives {
 
-// Adds `_device_status` and the other functions and classes whose names begin with `_device` or `_Device`.
+// Adds `_device_status` and the other functions and classes whose names begin with `_devices.dispatch` or `_Device`.
 void bind_device(pybind11::module_& m);
 
 }  // namespace collectives

@@ -1,4 +1,4 @@
-// Collectives of ranks that address each other's device memory: device/peers.h, for python/collectives/_peers.py.
+// Collectives of ranks that address each other's device memory: device/peers.h, for python/collectives/_devices/peers.py.
 
 #include "bindings/devices/device_peers.h"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-import sys
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,46 +83,6 @@ class Library(abc.ABC):
     @abc.abstractmethod
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         """An array on the device of `like`, in the order of its stream; of `like`'s kind if it has several."""
-
-
-_libraries: weakref.WeakKeyDictionary[type, Library | None] = weakref.WeakKeyDictionary()
-
-
-def library_of(x: Any) -> Library | None:
-    """The library of an array that is in the memory of a device; None when it is elsewhere, or is no array."""
-    kind = type(x)
-    if kind is np.ndarray:
-        return None
-    if kind not in _libraries:
-        _libraries[kind] = _find(x)
-    library = _libraries[kind]
-    return library if library is not None and library.on_device(x) else None
-
-
-def look(x: Any, what: str) -> DeviceArray:
-    """The memory of an array for which ``library_of`` has found a library."""
-    library = library_of(x)
-    assert library is not None
-    return library.look(x, what)
-
-
-def _find(x: Any) -> Library | None:
-    """The library of the type of `x`, whether or not this one is on a device."""
-    from . import device_interface, device_libraries
-
-    if isinstance(x, (np.ndarray, np.generic, int, float, complex, str, bytes, bytearray, memoryview)):
-        return None
-    if (torch := sys.modules.get("torch")) is not None and isinstance(x, torch.Tensor):
-        return device_libraries.Torch(torch)
-    if (jax := sys.modules.get("jax")) is not None and isinstance(x, jax.Array):
-        return None if isinstance(x, jax.core.Tracer) else device_libraries.Jax(jax)
-    if (cupy := sys.modules.get("cupy")) is not None and isinstance(x, cupy.ndarray):
-        return device_libraries.Cupy(cupy)
-    if hasattr(x, "__cuda_array_interface__"):
-        return device_interface.Interface()
-    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        return device_interface.Dlpack()
-    return None
 
 
 def not_contiguous(x: Any, what: str, library: Library) -> ValueError:

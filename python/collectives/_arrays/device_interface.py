@@ -7,7 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .. import _core, _streams
+from .. import _core
+from . import streams
 from .adapted import type_name
 from .device import DeviceArray, Library, New, not_contiguous
 
@@ -92,7 +93,7 @@ class DeviceMemory:
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError(f"the array can be shown where it is only, on CUDA device {self.device}")
         if stream != -1:  # which means that the taker sees to the order itself
-            _core._DeviceEvent(self.stream, self.device).stream_wait(stream or _streams.LEGACY, self.device)
+            _core._DeviceEvent(self.stream, self.device).stream_wait(stream or streams.LEGACY, self.device)
         return _core._to_dlpack(self, self.pointer, CUDA, self.device, self.shape, *dlpack_dtype(self.dtype))
 
     def seen(self, like: DeviceArray) -> DeviceArray:
@@ -163,7 +164,7 @@ class Interface(_AnyLibrary):
             device=-1 if empty else self._device(x, what, int(pointer)),
             shape=shape,
             dtype=dtype,
-            stream=_streams.LEGACY if stream is None else int(stream),
+            stream=streams.LEGACY if stream is None else int(stream),
             writable=not read_only,
             mutable=True,
             owner=x,
@@ -189,7 +190,7 @@ class Dlpack(_AnyLibrary):
         return x.__dlpack_device__()[0] in (CUDA, MANAGED)
 
     def look(self, x: Any, what: str) -> DeviceArray:
-        stream = _streams.LEGACY
+        stream = streams.LEGACY
         try:
             capsule = x.__dlpack__(stream=stream, max_version=(1, 0))
         except TypeError:  # from before DLPack 1.0

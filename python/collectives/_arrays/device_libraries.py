@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _streams
-from . import device_interface, jax_arrays, torch_tensors
+from . import device_interface, jax_arrays, streams, torch_tensors
 from .adapted import type_name
 from .device import DeviceArray, Library, New, not_contiguous
 
@@ -52,13 +51,13 @@ class Torch(Library):
         )
 
     def current_stream(self, device: int) -> int:
-        return int(self._torch.cuda.current_stream(device).cuda_stream) or _streams.LEGACY
+        return int(self._torch.cuda.current_stream(device).cuda_stream) or streams.LEGACY
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         made = self._torch.empty(shape, dtype=self._back[dtype], device=f"cuda:{like.device}")
         if like.stream != self.current_stream(like.device):  # its allocator knows the current stream only
             cuda = self._torch.cuda
-            default = like.stream == _streams.LEGACY  # of which PyTorch makes no ExternalStream
+            default = like.stream == streams.LEGACY  # of which PyTorch makes no ExternalStream
             made.record_stream(
                 cuda.default_stream(like.device) if default else cuda.ExternalStream(like.stream, device=like.device)
             )
@@ -98,7 +97,7 @@ class Cupy(Library):
         )
 
     def current_stream(self, device: int) -> int:
-        return int(self._cupy.cuda.get_current_stream(device).ptr) or _streams.LEGACY
+        return int(self._cupy.cuda.get_current_stream(device).ptr) or streams.LEGACY
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         cupy = self._cupy
@@ -141,7 +140,7 @@ class Jax(Library):
         )
 
     def current_stream(self, device: int) -> int:
-        return _streams.LEGACY
+        return streams.LEGACY
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         made = device_interface.DeviceMemory(shape, dtype, like.device, like.stream)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core, _streams
+from .. import _core
 from ..errors import BackendError
-from . import device
+from . import device_lookup, streams
 from .adapted import type_name
 from .device import DeviceArray, New
 
@@ -26,7 +26,7 @@ def items(x: Any) -> Sequence[Any]:
 
 def any_on_device(*arguments: Any) -> bool:
     """Whether an array of the arguments is in the memory of a device."""
-    return any(device.library_of(item) is not None for argument in arguments for item in items(argument))
+    return any(device_lookup.library_of(item) is not None for argument in arguments for item in items(argument))
 
 
 def require_devices() -> None:
@@ -57,8 +57,8 @@ class DeviceOperands:
         named = _named(x, "x") + _named(out, "out")
         check_all_on_device(named)
         require_devices()
-        handle = None if stream is None else _streams.handle_of(stream)
-        seen = [device.look(item, what) for item, what in named]
+        handle = None if stream is None else streams.handle_of(stream)
+        seen = [device_lookup.look(item, what) for item, what in named]
         if handle is not None:
             seen = [a.on(handle) for a in seen]
         _check_one_device(seen)
@@ -114,10 +114,10 @@ def _named(argument: Any, what: str) -> list[tuple[Any, str]]:
 
 def check_all_on_device(named: Sequence[tuple[Any, str]]) -> None:
     """Raises TypeError where some of the arrays are on a device and others are not."""
-    there = [what for item, what in named if device.library_of(item) is not None]
+    there = [what for item, what in named if device_lookup.library_of(item) is not None]
     for item, what in named:
-        if device.library_of(item) is None:
-            library = next(found for other, _ in named if (found := device.library_of(other)) is not None)
+        if device_lookup.library_of(item) is None:
+            library = next(found for other, _ in named if (found := device_lookup.library_of(other)) is not None)
             raise TypeError(
                 f"{what} is a {type_name(item)} that is not on a device, and {there[0]} is on one; one call takes "
                 f"arrays of one place: copy {what} to the device, or the others to the host ({library.copy_to_host})"

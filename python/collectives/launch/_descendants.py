@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .._say import say
-from .._system import libc
+from .._startup.say import say
+from .._startup.system import libc
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL = 0.02  # seconds between looks at processes that are no children

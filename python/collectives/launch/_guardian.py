@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
-from .._say import say
+from .._startup.say import say
 from ._descendants import adopt_orphans, end_descendants, reap
 from ._process import signal_name
 

@@ -10,9 +10,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from .._environment import format_address
-from .._sockets import listen_on_loopback, out_of_files
-from .._system import libc
+from .._startup.environment import format_address
+from .._startup.sockets import listen_on_loopback, out_of_files
+from .._startup.system import libc
 
 _PR_SET_PDEATHSIG = 1
 
@@ -71,8 +71,9 @@ def rank_environment(
     timeout: float | None,
     ended: int = -1,
 ) -> dict[str, str]:
-    """The variables that tell a process its rank. It needs the descriptor `ended` (`_ended`) under the same number, and
-    rank 0 that of `listener`."""
+    """The variables that tell a process its rank.
+
+    It needs the descriptor `ended` (`_startup.ended`) under the same number, and rank 0 that of `listener`."""
     host, port = listener.getsockname()[:2]
     variables = {
         "COLLECTIVES_RANK": str(rank),

@@ -9,8 +9,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from .._say import say
-from .._settings import TRANSPORTS
+from .._startup.say import say
+from .._startup.settings import TRANSPORTS
 from ._guardian import guarded
 from ._process import exit_codes_are_kept
 from .info import format_info, info

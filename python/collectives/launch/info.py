@@ -11,9 +11,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from .._environment import library_version, unknown_variables, variables_set
-from .._interfaces import interface_addresses
-from .._system import memfd_create, pidfd_open
+from .._startup.environment import library_version, unknown_variables, variables_set
+from .._startup.interfaces import interface_addresses
+from .._startup.system import memfd_create, pidfd_open
 
 _FRAMEWORKS = {  # module: names of its distributions
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm"),
@@ -154,7 +154,7 @@ def _cuda_kernels() -> dict[str, Any]:
 
 def _nccl() -> dict[str, Any]:
     try:
-        status: dict[str, Any] = importlib.import_module("collectives._nccl").status()
+        status: dict[str, Any] = importlib.import_module("collectives._devices.nccl").status()
     except ImportError as error:
         return {"found": False, "why": str(error)}
     where = f"{status['path']} ({status['where']})" if status["path"] else ""

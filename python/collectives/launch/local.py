@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from .._ended import EndedRanks
-from .._system import pidfd_open
+from .._startup.ended import EndedRanks
+from .._startup.system import pidfd_open
 from ._descendants import group_lives
 from ._guardian import FORWARDED
 from ._output import Sink, Stream

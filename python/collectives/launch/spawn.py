@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, TypeVar
 
-from .._say import say
+from .._startup.say import say
 from ..errors import ClosedError, CollectivesError, DeadlineError, PeerError
 from ._process import (
     die_with_parent,

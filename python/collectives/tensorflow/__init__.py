@@ -48,21 +48,9 @@ from ._training.calls import (
     reducescatter,
 )
 from ._training.names import ABSENT as _ABSENT
-from ._training.names import (
-    Average,
-    Compression,
-    Max,
-    Min,
-    Product,
-    ReduceOp,
-    Sum,
-    global_process_set,
-)
+from ._training.names import Average, Compression, Max, Min, Product, ReduceOp, Sum, global_process_set
 from ._training.names import absent as _absent
-from ._training.tape import (
-    DistributedGradientTape,
-    PartialDistributedGradientTape,
-)
+from ._training.tape import DistributedGradientTape, PartialDistributedGradientTape
 from ._training.variables import (
     allgather_object,
     broadcast_,

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .._arguments import DTYPES, listed
+from .._calls.arguments import DTYPES, listed
 
 __all__ = ["check_reducible", "mean_of_sum", "mean_dtype"]
 

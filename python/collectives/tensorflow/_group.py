@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import _core
-from .._environment import read_num_threads
+from .._startup.environment import read_num_threads
 from ..communicator import Communicator
 from ..errors import CollectivesError, MismatchError, PeerError
 from . import _private

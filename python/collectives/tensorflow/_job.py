@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from .. import _core, _world, errors
-from .._environment import read_environment, read_token
-from .._published import publish, read_published
-from .._wire import Deadline
+from .._startup.environment import read_environment, read_token
+from .._startup.published import publish, read_published
+from .._startup.wire import Deadline
 from . import _private
 from ._errors import as_tensorflow
 from ._ops import Group

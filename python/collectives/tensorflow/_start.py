@@ -16,11 +16,11 @@ import socket
 import time
 from typing import Any
 
-from .. import _wire
-from .._acceptor import Acceptor
-from .._loop import Loop
-from .._sockets import listen_anywhere
-from .._wire import Deadline, Message, Task, WireError, shown
+from .._startup import wire
+from .._startup.acceptor import Acceptor
+from .._startup.loop import Loop
+from .._startup.sockets import listen_anywhere
+from .._startup.wire import Deadline, Message, Task, WireError, shown
 from ._tf_config import TFConfig
 
 __all__ = ["LateError", "StartError", "meet", "name_of", "no_answer"]
@@ -136,7 +136,7 @@ class _Hub:
             before.close()
         self._problem = self._problem or shown(hello["problem"])
         self._there[rank] = sock
-        self._loop.start(sock, _wire.receive_bytes(sock, 1), lambda *_: self._lose(rank, sock))
+        self._loop.start(sock, wire.receive_bytes(sock, 1), lambda *_: self._lose(rank, sock))
         self._tell({"waiting": self._missing()})
 
     def _lose(self, rank: int, sock: socket.socket) -> None:
@@ -151,7 +151,7 @@ class _Hub:
 
     def _tell(self, message: Message) -> None:
         """Short texts, which fit into the buffers; who has gone is noticed elsewhere."""
-        data = _wire.encode(message)
+        data = wire.encode(message)
         for sock in self._there.values():
             try:
                 sock.send(data, socket.MSG_NOSIGNAL)
@@ -168,11 +168,11 @@ class _Hub:
 
 def _greeted(sock: socket.socket, config: TFConfig) -> Task[Message]:
     """The hello of a worker that has come to rank 0."""
-    hello = yield from _wire.receive(sock, _wire.STRANGER_LIMIT)
+    hello = yield from wire.receive(sock, wire.STRANGER_LIMIT)
     expected = _hello(config, 0, "")
     if any(hello.get(key) != expected[key] for key in ("start", "jobs")):
         text = f"{name_of(config, 0)} is of a job with {expected['jobs']}, not with {shown(repr(hello.get('jobs')))}"
-        yield from _wire.send(sock, {"failed": text})
+        yield from wire.send(sock, {"failed": text})
         raise WireError(text)
     rank, problem = hello.get("rank"), hello.get("problem")
     if type(rank) is not int or not 0 < rank < config.size or not isinstance(problem, str):
@@ -192,10 +192,10 @@ def _visit(config: TFConfig, listeners: list[socket.socket], problem: str, deadl
         try:
             with _connect(config, 0, min(_PROBE, deadline.remaining())) as sock:
                 sock.setblocking(False)
-                _wire.run(_wire.send(sock, _hello(config, config.rank, problem)), sock, deadline)
+                wire.run(wire.send(sock, _hello(config, config.rank, problem)), sock, deadline)
                 found = "whoever listens there says nothing, so it is not that worker, or a stopped one"
                 while True:
-                    answer = _wire.run(_wire.receive(sock, _wire.STRANGER_LIMIT), sock, deadline)
+                    answer = wire.run(wire.receive(sock, wire.STRANGER_LIMIT), sock, deadline)
                     if "failed" in answer:
                         raise (LateError if answer.get("late") else StartError)(shown(str(answer["failed"])))
                     if "go" in answer:

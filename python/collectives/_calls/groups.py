@@ -1,0 +1,134 @@
+"""Groups of the ranks of a communicator: ``split``, ``dup`` and ``new_group``.
+
+All ranks of the parent make the call. They tell each other what they want and propose a number for the new
+communicator; the highest is taken. Each rank then reserves that number and memory, and they tell each other what came
+of it. Two threads that make groups out of different parents may come to the same number at the same time. Then some
+rank cannot reserve it, and everybody starts again. After the second exchange all members can use the new communicator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from .._startup import leaving
+from ..errors import MismatchError
+
+if TYPE_CHECKING:
+    from ..communicator import Communicator
+
+_KINDS = ("split", "dup", "new_group")
+_LIMIT = 1 << 62  # of colors and keys
+
+
+def split(parent: Communicator, color: object, key: object) -> Communicator | None:
+    """See ``Communicator.split``."""
+    chosen = None if color is None else _integer("color", color)
+    if chosen is not None and chosen < 0:
+        raise ValueError(f"color is {chosen}; integers from 0 on are accepted, and None for no group")
+    return _make(parent, "split", chosen, _integer("key", key))
+
+
+def dup(parent: Communicator) -> Communicator:
+    """See ``Communicator.dup``."""
+    made = _make(parent, "dup", 0, 0)
+    assert made is not None  # every rank is a member
+    return made
+
+
+def new_group(parent: Communicator, ranks: Iterable[object]) -> Communicator | None:
+    """See ``Communicator.new_group``."""
+    members = [_integer(f"ranks[{i}]", rank) for i, rank in enumerate(ranks)]
+    if not members:
+        raise ValueError("ranks is empty: a group with no members")
+    for i, rank in enumerate(members):
+        if not 0 <= rank < parent.size:
+            raise ValueError(f"ranks[{i}] is {rank}, which is out of range: the ranks are 0 to {parent.size - 1}")
+        if rank in members[:i]:
+            raise ValueError(f"rank {rank} is listed twice: in ranks[{members.index(rank)}] and ranks[{i}]")
+    digest = hashlib.blake2b(np.array(members, np.int64).tobytes(), digest_size=8).digest()
+    inside = parent.rank in members
+    return _make(
+        parent,
+        "new_group",
+        0 if inside else None,
+        members.index(parent.rank) if inside else 0,
+        digest=int.from_bytes(digest, "little") >> 1,
+        listed=members,
+    )
+
+
+def _integer(name: str, value: object) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; an integer is accepted") from None
+    if not -_LIMIT < number < _LIMIT:
+        raise ValueError(f"{name} is {number}; integers between -2**62 and 2**62 are accepted")
+    return number
+
+
+def _make(
+    parent: Communicator, kind: str, color: int | None, key: int, *, digest: int = 0, listed: list[int] | None = None
+) -> Communicator | None:
+    """A communicator of the ranks of the same color, by key and rank; None without a color."""
+    mark = 0 if color is None else color + 1
+    while True:
+        rows = _gather(parent, kind, [_KINDS.index(kind), digest, mark, key, _core._propose(parent)])
+        _check(parent, rows, listed)
+        number = int(rows[:, 4].max())
+        members = [r for r in range(parent.size) if mark > 0 and rows[r, 2] == mark]
+        members.sort(key=lambda r: (int(rows[r, 3]), r))
+        reservation = _core._reserve(parent, number, members)
+        claimed, room, heap, offset = _gather(parent, kind, reservation.told()).T
+        if claimed.all():
+            break
+        reservation.cancel()
+    if not members:
+        return None
+    if not room[members].all():
+        reservation.cancel()
+        full = ", ".join(str(r) for r in members if not room[r])
+        raise MemoryError(
+            f"the memory of these ranks has no room for another group of {len(members)}: {full}; "
+            "close groups that are not needed, or raise COLLECTIVES_SYMMETRIC_HEAP on all ranks"
+        )
+    handle = reservation.make([(bool(heap[r]), int(offset[r])) for r in members])
+    made = type(parent)(handle, transport=parent._nccl.transport)
+    leaving.register(made)
+    return made
+
+
+def _gather(parent: Communicator, kind: str, values: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The values of all ranks, a row of the result for each."""
+    rows: npt.NDArray[np.int64] = parent.all_gather(np.array([values], np.int64), counts=1, name=kind)
+    return rows
+
+
+def _check(parent: Communicator, rows: npt.NDArray[np.int64], listed: list[int] | None) -> None:
+    """That all ranks make the same call."""
+    if (rows[:, 0] != rows[0, 0]).any():
+        calls = ", ".join(f"rank {r} called {_KINDS[rows[r, 0]]}" for r in range(parent.size))
+        raise MismatchError(
+            f"rank {parent.rank}: ranks disagree: {calls}; all ranks must issue the same collectives in the same order",
+            rank=parent.rank,
+            collective=_KINDS[rows[parent.rank, 0]],
+        )
+    same = rows[:, 1] == rows[parent.rank, 1]
+    if not same.all():
+        others = ", ".join(str(r) for r in range(parent.size) if not same[r])
+        raise MismatchError(
+            f"rank {parent.rank}: ranks passed different lists to new_group: this one {listed}, and another list came "
+            f"from rank {others}; all ranks must pass the same",
+            rank=parent.rank,
+            peer=int(np.flatnonzero(~same)[0]),
+            collective="new_group",
+        )

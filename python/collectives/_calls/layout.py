@@ -1,0 +1,184 @@
+"""Which rank has how much of what: rows of tensors by part, and how ranks tell each other what they have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import MismatchError
+from .spans import meeting, sharing, span_of
+
+if TYPE_CHECKING:
+    from ..communicator import Communicator
+
+Array: TypeAlias = npt.NDArray[Any]
+Counts: TypeAlias = "int | Sequence[int] | Sequence[Sequence[int]] | None"
+
+_DIMENSIONS = 8  # of a shape, at most
+DESCRIPTION = 2 + _DIMENSIONS  # columns: element type, number of dimensions, dimensions
+
+
+def lengths(rows: Sequence[Sequence[int]], widths: Sequence[int]) -> list[int]:
+    """Elements by part, then by tensor, as the core wants them.
+
+    Args:
+        rows: of each tensor, the rows of each part.
+        widths: of each tensor, the elements of a row.
+    """
+    parts = len(rows[0]) if len(rows) else 0
+    return [r[p] * w for p in range(parts) for r, w in zip(rows, widths, strict=True)]
+
+
+def pieces(arrays: Sequence[Array], rows: Sequence[Sequence[int]]) -> list[Array]:
+    """The parts of the arrays along axis 0, by part, then by array; one array stays whole."""
+    if len(arrays) == 1:
+        return list(arrays)
+    borders = [np.concatenate(([0], np.cumsum(r))) for r in rows]
+    parts = len(rows[0]) if len(rows) else 0
+    return [a[b[p] : b[p + 1]] for p in range(parts) for a, b in zip(arrays, borders, strict=True)]
+
+
+def describe(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
+    """Element types and shapes, one row for each array, for `exchange`.
+
+    csrc/bindings/calls/layouts.cc does both for one plain array: what changes here has to change there, too.
+    """
+    table = np.zeros((len(arrays), DESCRIPTION), np.int64)
+    for i, (row, array) in enumerate(zip(table, arrays, strict=True)):
+        if array.ndim > _DIMENSIONS:
+            raise ValueError(f"tensor {i} has {array.ndim} dimensions; at most {_DIMENSIONS} are accepted here")
+        row[:2] = _core._dtype_of(array), array.ndim
+        row[2 : 2 + array.ndim] = array.shape
+    return table
+
+
+def shape_of(row: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """The shape in a row of `describe`."""
+    return tuple(int(d) for d in row[2 : 2 + int(row[1])])
+
+
+def dtype_of(row: npt.NDArray[np.int64]) -> np.dtype[Any]:
+    """The element type in a row of `describe`."""
+    name = _core._dtype_name(int(row[0]))
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name, name))
+    return dtype
+
+
+def exchange(
+    comm: Communicator, own: npt.NDArray[np.int64], name: str | None, timeout: float | None
+) -> npt.NDArray[np.int64]:
+    """The tables of all ranks, which have the same shape everywhere."""
+    everyone = np.empty((comm.size, *own.shape), np.int64)
+    name = None if name is None else f"{name} (lengths)"
+    counts = [own.size] * comm.size
+    comm._start("all_gather", [own], [everyone], "sum", 0, "auto", False, timeout, name, False, counts, None).wait()
+    return everyone
+
+
+def check_alike(comm: Communicator, tables: npt.NDArray[np.int64], collective: str) -> None:
+    """All ranks must have the same element types and the same dimensions but for the first."""
+    for rank, table in enumerate(tables):
+        for tensor, (mine, theirs) in enumerate(zip(tables[0], table, strict=True)):
+            if mine[0] == theirs[0] and mine[1] == theirs[1] and (mine[3:] == theirs[3:]).all():
+                continue
+            raise MismatchError(
+                f"{collective}: tensor {tensor} differs by more than the length of its first axis: rank 0 has "
+                f"{_text(mine)}, rank {rank} has {_text(theirs)}",
+                rank=comm.rank,
+                peer=rank if comm.rank == 0 else 0,
+                collective=collective,
+            )
+
+
+def _text(row: npt.NDArray[np.int64]) -> str:
+    return f"shape {shape_of(row)} of {dtype_of(row)}"
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def as_rows(counts: Counts, as_list: bool, tensors: int, parts: int) -> list[list[int]]:
+    """The argument `counts` as a list of lengths for each tensor.
+
+    Args:
+        counts: as the caller gave it.
+        as_list: the tensors came as a list, so there is an entry for each, unless one number serves all.
+        tensors, parts: how many there are.
+    """
+    if not _is_length(counts) and not isinstance(counts, Iterable):
+        raise TypeError(f"counts is {counts!r}; a number of rows, or one for each rank, is accepted")
+    entries: list[Any] = list(counts) if as_list and isinstance(counts, Iterable) else [counts] * tensors
+    if len(entries) != tensors:
+        raise ValueError(f"counts has {len(entries)} entries; x is a list of {tensors} tensors and each needs one")
+    result = []
+    for entry in entries:
+        row = list(entry) if isinstance(entry, Iterable) else [entry] * parts
+        for count in row:
+            if not _is_length(count):
+                raise TypeError(f"counts has {count!r} of type {type(count).__name__}; numbers of rows are accepted")
+            if count < 0:
+                raise ValueError(f"counts has {count}; a number of rows is at least 0")
+        if len(row) != parts:
+            raise ValueError(f"counts has {len(row)} entries; the group has {parts} ranks and each needs one")
+        result.append([int(c) for c in row])
+    return result
+
+
+def even_rows(arrays: Sequence[Array], parts: int, collective: str) -> list[list[int]]:
+    """Equal parts of each array."""
+    for i, array in enumerate(arrays):
+        if array.shape[0] % parts != 0:
+            raise ValueError(
+                f"{collective}: the {array.shape[0]} rows of tensor {i} cannot be split evenly over {parts} ranks; "
+                "pass counts= with the rows of each rank"
+            )
+    return [[array.shape[0] // parts] * parts for array in arrays]
+
+
+def check_rows(arrays: Sequence[Array], rows: Sequence[Sequence[int]], what: str) -> None:
+    """The rows must add up to those of the arrays."""
+    for i, (array, row) in enumerate(zip(arrays, rows, strict=True)):
+        if sum(row) != array.shape[0]:
+            raise ValueError(f"{what}[{i}] has {array.shape[0]} rows, but counts say {sum(row)}")
+
+
+def width(array: Array) -> int:
+    """Elements of a row."""
+    return math.prod(array.shape[1:])
+
+
+def check_outputs(out: Sequence[Array], shapes: Sequence[tuple[int | None, ...]], dtype: np.dtype[Any] | None) -> None:
+    """Raises ValueError unless the arrays can take results of these shapes; None is a length that is not known yet."""
+    if len(out) != len(shapes):
+        raise ValueError(f"out has {len(out)} tensors; {len(shapes)} are needed")
+    for i, (array, shape) in enumerate(zip(out, shapes, strict=True)):
+        fits = array.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+        if not fits or (dtype is not None and array.dtype.newbyteorder("=") != dtype.newbyteorder("=")):
+            needed = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," * (len(shape) == 1)) + ")"
+            raise ValueError(
+                f"out[{i}] has shape {array.shape} and dtype {array.dtype}; shape {needed} and dtype {dtype} are needed"
+            )
+    check_writable(out)
+
+
+def check_writable(out: Sequence[Array]) -> None:
+    """Raises ValueError unless the arrays can be written, each for itself."""
+    for i, array in enumerate(out):
+        if not array.flags.writeable:
+            raise ValueError(f"out[{i}] is read-only and would be written")
+    if (pair := sharing(out)) is not None:
+        raise ValueError(f"out[{pair[0]}] and out[{pair[1]}] share memory; pass arrays that do not overlap")
+
+
+def apart(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
+    """The inputs, those that share memory with an output as copies: outputs are written before all inputs are read."""
+    pairs = meeting([span_of(a) for a in inputs], [span_of(o) for o in outputs])
+    shared = {i for i, j in pairs if np.shares_memory(inputs[i], outputs[j])}
+    return [a.copy() if i in shared else a for i, a in enumerate(inputs)]

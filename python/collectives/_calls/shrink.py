@@ -1,0 +1,35 @@
+"""``shrink``: a communicator of the ranks that are left.
+
+The core finds out who is left and makes the communicator. A barrier in it confirms that all of its members have come
+that far. When one has died meanwhile, its other members agree again, in the same way: they shrink what was just made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import _core
+from .._startup import leaving
+from ..errors import DeadlineError, PeerError
+from .arguments import is_number
+
+if TYPE_CHECKING:
+    from ..communicator import Communicator
+
+_FOREVER = 1e9  # seconds; the core counts nanoseconds in 64 bits, and infinity is an accepted time limit
+
+
+def shrink(parent: Communicator, timeout: float | None) -> Communicator:
+    """See ``Communicator.shrink``."""
+    if timeout is not None and not (is_number(timeout) and timeout > 0):
+        raise ValueError(f"timeout is {timeout!r}; a positive number of seconds is accepted")
+    patience = _core._describe(parent)["timeout"] if timeout is None else float(timeout)
+    made = parent
+    while True:
+        made = type(parent)(_core._shrink(made, min(patience, _FOREVER)), transport=parent._nccl.transport)
+        leaving.register(made)
+        try:
+            made.barrier(timeout=patience, name="shrink")
+            return made
+        except (PeerError, DeadlineError):
+            continue

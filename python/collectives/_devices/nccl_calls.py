@@ -1,0 +1,117 @@
+"""Calls on arrays on devices by NCCL: the arrays as ``nccl`` wants them, in the order of the caller's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from .._arrays.device import DeviceArray
+from .._arrays.device_operands import stand_ins
+from .._calls.arguments import DTYPES
+from ..work import Work
+from . import nccl, staging
+
+if TYPE_CHECKING:
+    from ..communicator import Communicator
+    from .parts import Parts
+
+
+@dataclass(frozen=True)
+class Call:
+    """What was put into a stream.
+
+    Attributes:
+        work: of ``_devices.nccl``.
+        arrays: that it is about.
+        event: the place in the stream behind it.
+    """
+
+    work: Any
+    arrays: Sequence[DeviceArray]
+    event: Any
+
+
+def wanted(comm: Communicator, collective: str, op: str, arrays: Sequence[DeviceArray]) -> bool:
+    """Whether the call goes by NCCL, the same on all ranks; see ``nccl.wanted``."""
+    # Where no array says on which device it is, none has elements, on any rank.
+    if not any(a.device >= 0 for a in arrays) and comm._nccl.rank is None:
+        return False
+    if not nccl.wanted(comm, _device_of(comm, arrays)):
+        return False
+    # Asked for by name, NCCL says itself what it lacks.
+    return comm._nccl.transport == "nccl" or not nccl.lacks(collective, op, _name(arrays[0]))
+
+
+def run(
+    comm: Communicator,
+    collective: str,
+    inputs: Sequence[DeviceArray],
+    outputs: Sequence[DeviceArray],
+    options: dict[str, Any],
+) -> Call:
+    """Puts the call into the stream of the first array, in the order of the streams of all; see ``nccl.run``."""
+    arrays = [*inputs, *outputs]
+    device = _device_of(comm, arrays)
+    with staging.OneStream(device, arrays) as one:
+        work = nccl.run(
+            comm,
+            collective,
+            [_operand(a) for a in inputs],
+            [_operand(a) for a in outputs],
+            stream=one.stream,
+            device=device,
+            **options,
+        )
+    return Call(work, arrays, one.event)
+
+
+def parts(comm: Communicator, what: Parts) -> Call:
+    """A collective of parts; see ``run``."""
+    options = {
+        "op": what.op, "root": what.root, "counts": what.lengths, "timeout": what.timeout, "name": what.name,
+        "factor": what.factor,
+    }  # fmt: skip
+    return run(comm, what.collective, what.inputs, what.outputs, options)
+
+
+class NcclWork(Work):
+    """A call in flight by NCCL. Its results are there in the order of the streams, of which the host does not wait."""
+
+    def __init__(self, call: Call, result: Any, stream: Any) -> None:
+        super().__init__(call.work, lambda: result)
+        self._call = call
+        self._given = stream
+        self._result = result
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Raises the error of the call where it has failed by now. The present stream goes on behind the call."""
+        if self._work.done():
+            self._work.wait(0.0)
+        for array in self._call.arrays[:1] if self._given is None else []:
+            current = array.library.current_stream(array.device)
+            if current not in (None, array.stream):
+                self._call.event.stream_wait(current, array.device)
+
+    @property
+    def algorithm(self) -> str:
+        """NCCL chooses for itself."""
+        return "nccl"
+
+
+def _device_of(comm: Communicator, arrays: Sequence[DeviceArray]) -> int:
+    """The device of the arrays; where all are empty, the one of this rank."""
+    known = [a.device for a in arrays if a.device >= 0]
+    if known:
+        return known[0]
+    return 0 if comm._nccl.rank is None else int(comm._nccl.rank.device)
+
+
+def _name(array: DeviceArray) -> str:
+    return DTYPES[_core._dtype_of(stand_ins([array])[0])]
+
+
+def _operand(array: DeviceArray) -> nccl.Operand:
+    elements = array.nbytes // array.dtype.itemsize
+    return array.pointer, elements, _name(array)

@@ -1,0 +1,1 @@
+"""How processes become ranks: settings, finding each other, connections, and leaving."""

@@ -1,0 +1,177 @@
+"""The place of a process that ``torchrun`` started, and the meeting by its store.
+
+torchrun gives each process its rank and leads a key-value store (a ``TCPStore`` of torch) that lives as long as the
+job. Whoever can reach the port of that store can read it; docs/security.md says what follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from ..errors import CollectivesError, DeadlineError
+from ..torch import _store
+from .environment import MAX_SIZE, Environment, read_environment, read_token
+from .published import Lookup, publish, read_published
+from .wire import Deadline
+
+_OURS = ("COLLECTIVES_RANK", "COLLECTIVES_SIZE", "COLLECTIVES_RENDEZVOUS")
+_INSTEAD = f"Or say yourself who this process is: set {', '.join(_OURS)} and COLLECTIVES_TOKEN (docs/environment.md)"
+_PAUSE = 0.05  # seconds until the store is asked again
+
+
+@dataclass(frozen=True)
+class Job:
+    """What torchrun told this process: its place, where the store is, and a name for the job."""
+
+    rank: int
+    size: int
+    host: str
+    port: int
+    name: str
+
+
+def find_job(environ: Mapping[str, str] | None = None) -> Job | None:
+    """The job of torchrun that this process is in, when our own variables name none.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: torchrun started this process with others, but shares no store with them; or its variables are not
+            numbers.
+    """
+    variables = os.environ if environ is None else environ
+    if "TORCHELASTIC_RUN_ID" not in variables or any(variables.get(name) for name in _OURS):
+        return None
+    try:
+        rank, size, port = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        host = variables["MASTER_ADDR"]
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"torchrun started this process (TORCHELASTIC_RUN_ID is set) but RANK, WORLD_SIZE, MASTER_ADDR and "
+            f"MASTER_PORT are not as it sets them ({type(error).__name__}: {error}). {_INSTEAD}"
+        ) from None
+    if size == 1:
+        return None
+    if not 0 <= rank < size <= MAX_SIZE:
+        raise ValueError(f"torchrun's variables are RANK {rank} and WORLD_SIZE {size}, which cannot be. {_INSTEAD}")
+    if variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise ValueError(
+            f"torchrun started this process as rank {rank} of {size}, but without a store that it shares with the "
+            "others (TORCHELASTIC_USE_AGENT_STORE is not True): update torch, and unset "
+            f"TORCH_DISABLE_SHARE_RDZV_TCP_STORE. {_INSTEAD}"
+        )
+    return Job(rank, size, host, port, variables["TORCHELASTIC_RUN_ID"])
+
+
+@contextlib.contextmanager
+def meet(job: Job, *, token: str | bytes | None, timeout: float | None, **arguments: Any) -> Iterator[Environment]:
+    """The launch environment, made with the other ranks; a context manager, which is left when all have met.
+
+    Rank 0 writes where it listens at one place for the whole job, over what an earlier start may have left there: no
+    number of starts is common to all ranks, since a start may fail on some ranks only, and torchrun's own count differs
+    between nodes. So the others may find something old. It leads nowhere, or to one who does not know the token that
+    goes with it; they look again until rank 0 has written.
+
+    Args:
+        token, timeout, arguments: as for `read_environment`.
+
+    Raises:
+        CollectivesError: the connection to the store broke.
+        DeadlineError: the store does not answer, or rank 0 says nothing there.
+        ValueError: an argument or variable is not acceptable, torch is missing, or rank 0 cannot listen.
+    """
+    deadline = Deadline(read_environment(rank=0, size=1, timeout=timeout).start_timeout)
+    own = read_token(token)
+    key = f"collectives/{job.name}"
+    store = _connect(job, deadline)
+
+    def made(where: str, secret: bytes, **more: Any) -> Environment:
+        environment = read_environment(
+            rank=job.rank, size=job.size, rendezvous=where, token=secret, timeout=timeout, **arguments
+        )
+        return replace(environment, deadline=deadline, **more)
+
+    def look() -> Environment | None:
+        with _asking(job, store, deadline):
+            text = store.get(key).decode()  # waits until anything was written
+        return made(*read_published(text, own)) if text else None
+
+    with contextlib.ExitStack() as stack:
+        if job.rank == 0:
+            try:
+                listener, where, secret, text = publish(job.host, job.port, own)
+            except OSError as error:
+                raise ValueError(f"rank 0 cannot listen at torchrun's MASTER_ADDR {job.host}: {error}") from error
+            fd = stack.enter_context(listener).fileno()
+            with _asking(job, store, deadline):
+                store.set(key, text)
+                store.check([key])  # which waits for an answer: before it a store that is gone does not show
+            stack.callback(_forget, store, key, text)
+            yield made(where, secret, rendezvous_fd=fd)
+            return
+        while (environment := look()) is None:
+            if deadline.remaining() == 0:
+                raise _silence(job, deadline)
+            time.sleep(_PAUSE)
+        yield replace(environment, lookup=Lookup(look, token_made=not own))
+
+
+def _connect(job: Job, deadline: Deadline) -> Any:
+    try:
+        return _store.connect(job.host, job.port, _patience(deadline))
+    except ImportError as error:
+        raise ValueError(
+            f"torchrun started this process as rank {job.rank} of {job.size}, but its store cannot be used, since "
+            f"torch is not to be had here ({error}). {_INSTEAD}"
+        ) from None
+    except RuntimeError as error:  # a torch.distributed.DistError
+        raise DeadlineError(
+            f"rank {job.rank} did not reach torchrun's store at {job.host}:{job.port} within {deadline.seconds:g} s",
+            rank=job.rank,
+        ) from error
+
+
+@contextlib.contextmanager
+def _asking(job: Job, store: Any, deadline: Deadline) -> Iterator[None]:
+    """Around a call of the store: what is left of the time, and errors of ours."""
+    store.set_timeout(timedelta(seconds=_patience(deadline)))
+    try:
+        yield
+    except RuntimeError as error:  # a torch.distributed.DistError
+        if not _store.is_lost(error):
+            raise _silence(job, deadline) from error
+        raise CollectivesError(
+            f"rank {job.rank} lost torchrun's store at {job.host}:{job.port} while the job was starting. Look at the "
+            "output of torchrun and of rank 0",
+            rank=job.rank,
+        ) from error
+
+
+def _silence(job: Job, deadline: Deadline) -> DeadlineError:
+    place = f"torchrun's store at {job.host}:{job.port}"
+    if job.rank == 0:
+        return DeadlineError(f"{place} did not answer rank 0 within {deadline.seconds:g} s", rank=0)
+    return DeadlineError(
+        f"rank {job.rank} waited {deadline.seconds:g} s for rank 0 to say in {place} where it listens. Look at the "
+        "output of rank 0: every rank calls collectives.init(). Or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+        rank=job.rank,
+        peer=0,
+    )
+
+
+def _patience(deadline: Deadline) -> float:
+    """Seconds for one call of the store, to which 0 would mean without end, and which counts in 64 bits."""
+    return min(max(deadline.remaining(), 0.001), 1e9)
+
+
+def _forget(store: Any, key: str, text: str) -> None:
+    """The secret need not be there when all have met. What another start has written meanwhile stays."""
+    with contextlib.suppress(RuntimeError):  # the agent has gone, and the store with it
+        store.compare_set(key, text, "")
