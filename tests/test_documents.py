@@ -28,7 +28,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FIGURES = ROOT / "bench" / "results" / "figures.csv"
-DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 PAGES = [path for path in DOCUMENTS if path.parent.name != "lab"]  # whose figures have rows
 IN_CHECKOUT = (ROOT / ".git").exists()
 OUTSIDE_SDIST = re.compile(r"docs/lab(/|$)|\.png$")  # what the sdist leaves out, see tests/test_sdist.py
@@ -38,7 +38,7 @@ NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 WITH_UNIT = re.compile(rf"(?<![\w.,#-])({NUMBER}(?:(?:, | to | and | or |-){NUMBER})*) ({'|'.join(UNITS)})(?![\w/])")
 BARE = re.compile(r"(?<![\w.,])(\d+(?:,\d{3})+(?:\.\d+)?|\d+\.\d{2,3})(?![\w.]*\d)")
 LIBRARIES = ("impi", "openmpi", "openmpi_debian", "mpich", "oneccl", "gloo")
-HEADINGS = {"size", "N", "each", "accepted", "default", "lower bound, and why"}
+HEADINGS = {"station", "size", "N", "each", "accepted", "default", "lower bound, and why"}
 
 VERSIONS = re.compile(
     r"(?:Linux|Python|NumPy|PyTorch|TensorFlow|Keras|JAX|CuPy|NCCL|CUDA|OpenMPI|ml_dtypes|g\+\+|nvcc|driver|DLPack|version)"
@@ -293,3 +293,16 @@ def test_what_sources_mention_of_the_documents_exists() -> None:
             for mention in re.findall(r"\bdocs/[\w./-]*\w", path.read_text(encoding="utf-8")):
                 known_here = IN_CHECKOUT or not OUTSIDE_SDIST.search(mention)
                 assert not known_here or (ROOT / mention).exists(), f"{path.relative_to(ROOT)} mentions {mention}"
+
+
+STATION = re.compile(r"^\| (.+?) \| `([\w/.]+)` \| `(\w+)` \|", re.MULTILINE)
+
+
+def test_the_walk_goes_where_something_is() -> None:
+    """Each station is a function that its file defines."""
+    text = (DOCS / "walk.md").read_text(encoding="utf-8")
+    first, again, off = (STATION.findall(part) for part in text.split("\n## ")[1:])
+    assert 8 <= len(first) <= 12 and 4 <= len(again) <= 6 and off
+    for _, file, function in [*first, *again, *off]:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^[^/\n]*\b{function}\([^;]*$", source, re.MULTILINE), f"{file} has no function {function}"
