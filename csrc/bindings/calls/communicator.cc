@@ -9,6 +9,7 @@
 
 #include "bindings/arrays/arrays.h"
 #include "bindings/calls/arguments.h"
+#include "bindings/calls/docs.h"
 #include "bindings/calls/messages.h"
 #include "bindings/calls/parts.h"
 #include "bindings/calls/unlocked.h"
@@ -198,17 +199,7 @@ PyObject* start_send_or_receive(PyObject* self, PyObject* args) {
 
 PyMethodDef g_methods[] = {
     {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS,
-     "all_reduce($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
-     "Reduces ``x`` over all ranks; every rank gets the result.\n\n"
-     "``x`` is an array or a list of arrays of one dtype (one fused collective), of the same shapes on all ranks. It "
-     "is\n"
-     "reduced in place and returned, or left alone when ``out`` (of the same shapes and dtype) is given.\n"
-     "``op``: sum, avg, prod, min, max, and logical_and, logical_or, logical_xor, bitwise_and, bitwise_or or\n"
-     "bitwise_xor as NumPy has them. ``timeout``: seconds. With ``async_op`` a ``Work`` is returned. ``stream``: of\n"
-     "CUDA, for arrays on a device; by default the current one of their library.\n\n"
-     "Raises TypeError and ValueError for a call that is wrong by itself, MismatchError when ranks disagree, "
-     "PeerError\n"
-     "when a rank is gone, DeadlineError after ``timeout``."},
+     "all_reduce($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n" ALL_REDUCE_DOC},
     {"reduce", as_function<Collective::kReduce>(), METH_FASTCALL | METH_KEYWORDS,
      "reduce($self, x, op='sum', root=0, *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
      "Reduces ``x`` over all ranks; only ``root`` gets the result, in ``x`` or ``out``. See ``all_reduce``."},

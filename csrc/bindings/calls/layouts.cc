@@ -11,7 +11,7 @@ namespace {
 
 namespace py = pybind11;
 
-// As DESCRIPTION in _layout.py: element type, number of dimensions, dimensions.
+// As DESCRIPTION in _calls/layout.py: element type, number of dimensions, dimensions.
 constexpr int kDescription = 2 + kMostDimensions;
 constexpr int kHead = 2;  // as in _parts._tell(): number of tensors, whether they are a list
 

@@ -19,7 +19,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The arguments, by position: from kAlgorithm on in the order of Options in _parts.py.
+// The arguments, by position: from kAlgorithm on in the order of Options in _calls/parts.py.
 enum Position : std::uint8_t {
   kCollective,
   kX,

@@ -1,5 +1,5 @@
 // Reductions over PyTorch's tensors in the memory of one CUDA device, in the order of PyTorch's stream there: the calls
-// that training makes thousands of times. All others on devices go through Python (_device_replicas.py).
+// that training makes thousands of times. All others on devices go through Python (_devices/replicas.py).
 #pragma once
 
 #include <pybind11/pybind11.h>

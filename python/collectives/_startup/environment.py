@@ -2,7 +2,7 @@
 
 The variables are those of the table in csrc/core/environment.h, from which docs/environment.md is written. Explicit
 arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has one rank,
-unless another launcher has started this process with others (_foreign.py).
+unless another launcher has started this process with others (_startup/foreign.py).
 """
 
 from __future__ import annotations
