@@ -1,6 +1,6 @@
 // What ranks tell each other before a collective of parts, where they are not told by the caller: Python does the same
-// of lists of tensors, in _calls/layout.py and _calls/parts.py. A rank that goes either way meets ranks that go the other, so what
-// changes here has to change there, too.
+// of lists of tensors, in _calls/layout.py and _calls/parts.py. A rank that goes either way meets ranks that go the
+// other, so what changes here has to change there, too.
 #pragma once
 
 #include <pybind11/pybind11.h>
