@@ -253,7 +253,7 @@ MUTANTS = (
     ),
     Mutant(
         "guard-of-slots",
-        "csrc/engine/communicator.cc",
+        "csrc/engine/slot_guard.cc",
         "begins_[kept % kHeaderLines] < reach - slots) {",
         "begins_[kept % kHeaderLines] + 1 < reach - slots) {",
         "a slot is filled again one collective too early",
@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     Mutant(
         "guard-of-pitch",
-        "csrc/engine/communicator.cc",
+        "csrc/engine/slot_guard.cc",
         "[[unlikely]] {\n    return work.sequence;",
         "[[unlikely]] {\n    return by_headers;",
         "slots that lie otherwise than before are filled while others still read the old ones",

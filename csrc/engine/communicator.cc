@@ -32,10 +32,7 @@ inline bool is_keyed(const Call& call) {
 }  // namespace
 
 inline void Communicator::start(Work& work) {
-  begins_[work.sequence % kHeaderLines] = work.base;
-  if (work.plan->schedule.chunks > 0) {
-    slot_pitch_ = work.plan->schedule.slot_pitch;
-  }
+  slots_->started(work);
   work.state.store(WorkState::kActive, std::memory_order_relaxed);
   if (work.record != 0) [[unlikely]] {
     engine_->recorder().started(work);
@@ -129,7 +126,7 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
 
 inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again, std::shared_ptr<Work>& work) {
   Work& ready = again ? *last_.work : *place;
-  if ((again || (active_.empty() && queued_.empty())) && may_start(ready)) [[likely]] {
+  if ((again || (active_.empty() && queued_.empty())) && slots_->may_start(ready)) [[likely]] {
     start(ready);
     const Progress progress = executor_->run(ready, engine_->spins());
     if (progress == Progress::kDone && (ready.ends_at_once ? !aborted() : quiet(ready))) [[likely]] {
@@ -206,66 +203,6 @@ void Communicator::finish_run(std::shared_ptr<Work> work) {
   spares_.put(std::move(work));
 }
 
-// Lines and slots are used again in turn. A work may start when no peer can still need what it will overwrite: header
-// line s belonged to collective s - kHeaderLines, and the slot of chunk c to chunk c - slots, or to any chunk where
-// slots lay otherwise before. How many collectives every mapped rank must have completed before.
-std::uint64_t Communicator::needed_before(const Work& work) const {
-  const std::uint64_t by_headers = work.sequence + 1 > kHeaderLines ? work.sequence + 1 - kHeaderLines : 0;
-  const auto slots = static_cast<std::uint64_t>(domain_->limits().slots);
-  if (work.plan->schedule.chunks == 0) {
-    return by_headers;
-  }
-  if (work.plan->schedule.slot_pitch != slot_pitch_) [[unlikely]] {
-    return work.sequence;
-  }
-  const std::uint64_t reach = reach_of(work);
-  if (reach <= slots) {
-    return by_headers;
-  }
-  std::uint64_t kept = std::max(kept_, by_headers);
-  while (kept < work.sequence && begins_[kept % kHeaderLines] < reach - slots) {
-    ++kept;
-  }
-  return kept;
-}
-
-// The end of the chunks that the work fills before it waits for anybody.
-inline std::uint64_t Communicator::reach_of(const Work& work) const {
-  const std::int64_t chunks = work.plan->schedule.chunks;
-  return work.base + static_cast<std::uint64_t>(std::min<std::int64_t>(chunks, domain_->limits().slots));
-}
-
-inline bool Communicator::may_start(const Work& work) {
-  if (domain_ == nullptr) {
-    return true;
-  }
-  const Schedule& schedule = work.plan->schedule;
-  if (work.sequence < headers_free_until_ &&
-      (schedule.chunks == 0 || (reach_of(work) <= slots_free_until_ && schedule.slot_pitch == slot_pitch_)))
-      [[likely]] {
-    return true;
-  }
-  const std::uint64_t needed = needed_before(work);
-  kept_ = std::max(kept_, needed);
-  auto& completed = executor_->peers_completed();
-  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max() - kHeaderLines;
-  for (const int r : executor_->mapped_peers()) {
-    if (completed[r] < needed) {
-      // Acquire: the rank's last reads of the line and of the slots come before what this one writes there next.
-      completed[r] = domain_->control(r).completed.load(std::memory_order_acquire);
-    }
-    if (completed[r] < needed) {
-      return false;
-    }
-    lowest = std::min(lowest, completed[r]);
-  }
-  lowest = std::min(lowest, executor_->completed);
-  headers_free_until_ = lowest + kHeaderLines;
-  slots_free_until_ = (lowest < work.sequence ? begins_[lowest % kHeaderLines] : work.base) +
-                      static_cast<std::uint64_t>(domain_->limits().slots);
-  return executor_->completed >= needed;
-}
-
 // Moves works from the queue to the active ones, in order. Mapped links serve one collective at a time.
 void Communicator::activate() {
   while (!queued_.empty() && active_.size() < kMaxActive) {
@@ -273,7 +210,7 @@ void Communicator::activate() {
     const auto on_mapped_links = [&](const Work& w) { return domain_ != nullptr && w.plan->schedule.uses_links; };
     const bool links_taken = on_mapped_links(work) && std::any_of(active_.begin(), active_.end(),
                                                                   [&](const auto& w) { return on_mapped_links(*w); });
-    if (links_taken || !may_start(work)) {
+    if (links_taken || !slots_->may_start(work)) {
       return;
     }
     start(work);
@@ -379,7 +316,7 @@ void Communicator::update_completed() {
 inline void Communicator::publish_completed(std::uint64_t lowest) {
   executor_->completed = lowest;
   if (own_page_ != nullptr) {
-    // Release: the counterpart of may_start() on the other ranks.
+    // Release: the counterpart of SlotGuard on the other ranks.
     own_page_->completed.store(lowest, std::memory_order_release);
   }
 }

@@ -18,6 +18,7 @@
 #include "engine/groups/shrink.h"
 #include "engine/messages.h"
 #include "engine/plan.h"
+#include "engine/slot_guard.h"
 #include "engine/spare_works.h"
 #include "engine/work.h"
 #include "memory/domain.h"
@@ -161,9 +162,6 @@ class Communicator : public RowPlace<Communicator> {
   void gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes);
   void start(Work& work);
   void activate();
-  std::uint64_t needed_before(const Work& work) const;
-  std::uint64_t reach_of(const Work& work) const;
-  bool may_start(const Work& work);
   bool step(Work& work, int spins);
   bool step_ended(Work& work, Progress progress);
   void complete(Work& work);
@@ -230,6 +228,7 @@ class Communicator : public RowPlace<Communicator> {
   std::vector<std::unique_ptr<Link>> mapped_links_;
   std::vector<std::unique_ptr<Link>> mail_links_;
   std::unique_ptr<Executor> executor_;
+  std::optional<SlotGuard> slots_;
   std::unique_ptr<Messages> messages_;
   PlanCache plans_;
   std::vector<std::int64_t> counts_;  // of the call that is being prepared
@@ -252,11 +251,6 @@ class Communicator : public RowPlace<Communicator> {
   LastCall last_;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t next_chunk_ = 0;
-  std::uint64_t begins_[kHeaderLines] = {};  // first chunks of the latest collectives that have started
-  std::int64_t slot_pitch_ = 0;              // of the latest collective that has started and uses slots
-  std::uint64_t kept_ = 0;                   // slots of collectives below this one have been, or may be, written again
-  std::uint64_t headers_free_until_ = 0;     // all have read what was in the header lines of collectives below this one
-  std::uint64_t slots_free_until_ = 0;       // the same of the slots of chunks below this one, as slots lie now
   std::int64_t mapped_bytes_ = 0;
   std::map<int, Report> received_;  // reports that came over links
   std::vector<bool> left_;          // members that have said over links that they have left

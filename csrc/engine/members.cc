@@ -40,6 +40,7 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
   HostMemory* turns = options_.topology.crowded && domain_ != nullptr ? engine_->memory().get() : nullptr;
   executor_ = std::make_unique<Executor>(options_.id, rank(), domain_.get(), std::move(links), engine_->recorder(),
                                          turns, options_.members, readable());
+  slots_.emplace(domain_.get(), *executor_);
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
 }

@@ -195,11 +195,8 @@ PyObject* start_send_or_receive(PyObject* self, PyObject* args) {
   }
 }
 
-#define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None, stream=None"
-
 PyMethodDef g_methods[] = {
-    {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS,
-     "all_reduce($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n" ALL_REDUCE_DOC},
+    {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS, kAllReduceDoc},
     {"reduce", as_function<Collective::kReduce>(), METH_FASTCALL | METH_KEYWORDS,
      "reduce($self, x, op='sum', root=0, *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
      "Reduces ``x`` over all ranks; only ``root`` gets the result, in ``x`` or ``out``. See ``all_reduce``."},

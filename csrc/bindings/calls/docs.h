@@ -1,8 +1,14 @@
-// The long docstrings of the methods that are written by hand. Macros, since a method's signature stands before each.
+// What the docstrings of the methods that are written by hand share, and the long one.
 #pragma once
 
-#define ALL_REDUCE_DOC \
-  R"doc(Reduces ``x`` over all ranks; every rank gets the result, with the same bits.
+#define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None, stream=None"
+
+namespace collectives {
+
+inline constexpr const char* kAllReduceDoc =
+    "all_reduce($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS
+    ")\n--\n\n"
+    R"doc(Reduces ``x`` over all ranks; every rank gets the result, with the same bits.
 
 Args:
     x: an array, or a list of arrays of one dtype, which is one fused collective; of the same shapes on all ranks.
@@ -32,4 +38,6 @@ Raises:
 Example:
     >>> gradient = np.full(1000, comm.rank, np.float32)
     >>> comm.all_reduce(gradient, op="avg")
-    >>> total = comm.all_reduce([w, b], out=[np.empty_like(w), np.empty_like(b)]))doc"
+    >>> total = comm.all_reduce([w, b], out=[np.empty_like(w), np.empty_like(b)]))doc";
+
+}  // namespace collectives

@@ -32,7 +32,7 @@ std::vector<int> Communicator::waits_for(const Work& work) const {
     return ranks;
   }
   // It has not begun: some rank is not yet through with what it will overwrite.
-  const std::uint64_t needed = needed_before(*queued_.front());
+  const std::uint64_t needed = slots_->needed_before(*queued_.front());
   for (int r = 0; r < size(); ++r) {
     if (r != rank() && domain_->has(r) && domain_->control(r).completed.load(std::memory_order_acquire) < needed) {
       ranks.push_back(r);
