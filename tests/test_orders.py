@@ -33,15 +33,15 @@ PUBLISHED = {
 # Counts and hints, which guard nothing, and the sleeper flag, which has a fence: relaxed.
 RELAXED = {"taken", "core", "caller", "explained", "sleeping"}
 
-# By other names: what probe.cc measures with, and the words that places of flags lead to.
+# By other names: what flag_latency.cc measures with, and the words that places of flags lead to.
 ALIASES = {
-    "csrc/engine/probe.cc": {"mine": "probe", "theirs": "probe"},
+    "csrc/engine/flag_latency.cc": {"mine": "probe", "theirs": "probe"},
     "csrc/engine/failure/explain.cc": {"word": "explained"},
 }
 
 # Accesses of other kinds. Only this rank writes the word, or has just read it by acquire.
 OWN = {
-    ("csrc/engine/probe.cc", "probe.load(relaxed)"),
+    ("csrc/engine/flag_latency.cc", "probe.load(relaxed)"),
     ("csrc/engine/groups/shrink.cc", "note_version.load(relaxed)"),
     ("csrc/memory/host_memory.cc", "left.compare_exchange_strong(release, relaxed)"),
     ("csrc/engine/failure/explain.cc", "explained.compare_exchange_weak(relaxed)"),
@@ -120,7 +120,7 @@ def test_a_weaker_order_is_seen() -> None:
             "std::atomic_thread_fence(std::memory_order_seq_cst)",
         ),
         # The notice of a failure comes before whatever the caller does with its arrays.
-        ("engine/failure/reports.cc", "Communicator::tell", "aborted.store(", "full_fence()"),
+        ("engine/failure/failure_reports.cc", "FailureReports::publish", "aborted.store(", "full_fence()"),
         # Stores past the caches are ordered with no other, so a signal could come before them.
         ("cpu/streaming.h", "copy_streaming", "stream_line(", "_mm_sfence()"),
     ],

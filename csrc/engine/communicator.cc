@@ -1,123 +1,117 @@
 #include "engine/communicator.h"
 
-#include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
 #include <mutex>
-#include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/float_environment.h"
+#include "engine/failure/stacks.h"
 #include "engine/record.h"
-#include "transports/transport.h"
 
 namespace collectives {
-namespace {
 
-void unpack(const std::byte* from, const std::vector<Span>& to) {
-  for (const Span& span : to) {
-    if (span.bytes > 0) {
-      std::memcpy(span.data, from, span.bytes);
-    }
-    from += span.bytes;
+Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options)
+    : engine_(std::move(engine)),
+      domain_(std::move(domain)),
+      options_(std::move(options)),
+      members_(*engine_, domain_.get(), options_),
+      in_flight_(*engine_, domain_.get(), members_, options_),
+      calls_(domain_.get(), options_),
+      preparation_(domain_.get(), options_, in_flight_.executor()),
+      heap_(domain_.get(), engine_->memory().get(), members_),
+      reports_(*engine_, domain_.get(), options_, members_, in_flight_, calls_),
+      failure_(*engine_, domain_.get(), options_, members_, in_flight_, reports_, calls_, heap_),
+      driver_(*engine_, in_flight_, failure_),
+      monitor_(options_, members_, in_flight_, reports_, failure_, driver_) {
+  const std::lock_guard guard(engine_->lock());
+  engine_->attach(this);
+}
+
+Communicator::~Communicator() {
+  if (!engine_->forked()) {
+    close();
+    const std::lock_guard guard(engine_->lock());
+    engine_->detach(this);
   }
 }
 
-// Whether it has none of what keeps a call from having a key, besides its arrays, its root and its op.
-inline bool is_keyed(const Call& call) {
-  return call.lengths.empty() && !call.by_nccl && call.details == nullptr && call.name.empty();
+void Communicator::throw_forked() const {
+  ErrorContext context;
+  context.rank = rank();
+  throw CollectivesError(ErrorKind::kForked,
+                         "this process was forked from one that used the communicator; only the parent can use it. "
+                         "Start processes with the spawn method",
+                         context);
 }
 
-}  // namespace
-
-inline void Communicator::start(Work& work) {
-  slots_->started(work);
-  work.state.store(WorkState::kActive, std::memory_order_relaxed);
-  if (work.record != 0) [[unlikely]] {
-    engine_->recorder().started(work);
+void Communicator::check_usable() {
+  ErrorContext context;
+  context.rank = rank();
+  if (closed_) {
+    throw CollectivesError(ErrorKind::kClosed,
+                           options_.members.empty()
+                               ? "the communicator is closed; call collectives.init() for a new one"
+                               : "the communicator of this group is closed; make a new group",
+                           context);
   }
-  executor_->begin(work);
+  if (const Report* error = failure_.error(); error != nullptr) {
+    shrinking_.refuse_left_out();
+    context.peer = error->suspect == rank() ? error->other : error->suspect;
+    context.sequence = error->sequence;
+    members_.name_process(context);
+    throw CollectivesError(error->kind,
+                           "the communicator has failed before and cannot be used any more: " + error->text, context);
+  }
 }
 
-// Of a call on one array or none, about which ranks have to agree on nothing but what is in the key.
-inline CallKey Communicator::key_of(const Call& call) const {
-  CallKey key;
-  if (call.input.size() > 1 || call.output.size() != call.input.size() || !is_keyed(call) ||
-      call.op == Op::kPremulSum || call.root < 0 || call.root >= size()) {
-    return key;
-  }
-  key.head = std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call));
-  key.algorithm = call.algorithm;
-  if (!call.input.empty()) {
-    key.input_bytes = call.input[0].bytes;
-    key.output_bytes = call.output[0].bytes;
-    key.shape = options_.compare_shapes ? call.shapes.hash() : 0;
-    if (domain_ != nullptr) {
-      key.input_heap_offset = domain_->heap_offset(call.input[0].data, call.input[0].bytes);
-      key.output_heap_offset = domain_->heap_offset(call.output[0].data, call.output[0].bytes);
-    }
-  }
-  return key;
+// Throws when this communicator, or that of another rank, has failed.
+void Communicator::act_on_report_before_call() {
+  failure_.act_on_report();
+  check_usable();
 }
 
-// The common case: `work` ran a call of the same key, perhaps on other private memory.
-inline void Communicator::prepare_again(Work& work, const Call& call) {
-  if (!call.input.empty()) {
-    work.input_spans[0] = call.input[0];
-    work.output_spans[0] = call.output[0];
-    work.find_arrays();
-  }
-  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
-  number(work);
-}
-
-// The commonest case: the last call again, of which nothing has to be worked out, not even its key.
-inline bool Communicator::is_last(const Call& call) const {
-  return call.input.size() == 1 && call.output.size() == 1 && last_.work != nullptr && last_.input == call.input[0] &&
-         last_.output == call.output[0] && last_.shape == call.shapes.hash() && last_.algorithm == call.algorithm &&
-         last_.timeout_s == call.timeout_s &&
-         last_.head == std::bit_cast<std::uint64_t>(static_cast<const CallHead&>(call)) && is_keyed(call);
+void Communicator::prepare(Work& work, const Call& call) {
+  act_on_report_before_call();
+  preparation_.prepare(work, call);
+  in_flight_.number(work);
 }
 
 // The place of a work that is prepared for the call, which is not the last one again.
 std::shared_ptr<Work>& Communicator::prepared(const Call& call) {
-  const CallKey key = key_of(call);
-  std::shared_ptr<Work>& spare = spares_.of(key);
-  last_.work = nullptr;
-  if (spare->key.algorithm >= 0 && usable()) {
-    prepare_again(*spare, call);
+  const CallKey key = calls_.key_of(call);
+  std::shared_ptr<Work>& place = calls_.spares().of(key);
+  calls_.forget_last();
+  if (place->key.algorithm >= 0 && usable()) {
+    preparation_.prepare_again(*place, call);
+    in_flight_.number(*place);
   } else {
-    prepare(*spare, call);
-    spare->key = key;
+    prepare(*place, call);
+    place->key = key;
   }
-  if (key.algorithm >= 0 && !call.input.empty()) {
-    last_ = {&spare,         spare.get(),   key.head,       call.algorithm,
-             call.timeout_s, call.input[0], call.output[0], call.shapes.hash()};
-  }
-  return spare;
+  calls_.remember(call, key, place);
+  return place;
 }
 
 bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
   if (options_.threads) [[unlikely]] {
-    note_caller();
+    publish_caller();
   }
   const FloatEnvironment own;
-  const bool again = is_last(call);
+  const bool again = calls_.is_last(call);
   if (again) [[likely]] {
-    number_again(*last_.work);
+    in_flight_.number_again(calls_.last());
   }
-  std::shared_ptr<Work>& place = again ? *last_.place : prepared(call);
+  std::shared_ptr<Work>& place = again ? calls_.last_place() : prepared(call);
   // From here on the call counts: the other ranks wait for it.
   try {
     return run_prepared(place, again, work);
   } catch (const CollectivesError&) {
     throw;  // of a work that has ended
   } catch (...) {
-    if (place->state.load(std::memory_order_relaxed) == WorkState::kActive && active_.empty()) {
-      active_.push_back(place);  // to be ended with all others; there is room, see the constructor
+    if (place->state.load(std::memory_order_relaxed) == WorkState::kActive && in_flight_.active().empty()) {
+      in_flight_.add_active(place);  // to be ended with all others
     }
     fail_by_exception();
     throw;
@@ -125,16 +119,17 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
 }
 
 inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again, std::shared_ptr<Work>& work) {
-  Work& ready = again ? *last_.work : *place;
-  if ((again || (active_.empty() && queued_.empty())) && slots_->may_start(ready)) [[likely]] {
-    start(ready);
-    const Progress progress = executor_->run(ready, engine_->spins());
-    if (progress == Progress::kDone && (ready.ends_at_once ? !aborted() : quiet(ready))) [[likely]] {
-      complete(ready);
-      publish_completed(next_sequence_);  // no other is in flight
+  Work& ready = again ? calls_.last() : *place;
+  if ((again || in_flight_.idle()) && in_flight_.may_start(ready)) [[likely]] {
+    in_flight_.start(ready);
+    const Progress progress = in_flight_.executor().run(ready, engine_->spins());
+    if (progress == Progress::kDone && (ready.ends_at_once ? !reports_.signalled() : failure_.quiet(ready)))
+        [[likely]] {
+      in_flight_.complete(ready);
+      in_flight_.publish_completed(in_flight_.next_sequence());  // no other is in flight
       return true;
     }
-    if (step_ended(ready, progress)) {
+    if (driver_.after_run(ready, progress)) {
       if (ready.error != nullptr) {
         throw CollectivesError(*ready.error);
       }
@@ -142,13 +137,13 @@ inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again,
     }
     engine_->recorder().waits(ready);
     watch_soon();
-    active_.push_back(place);
+    in_flight_.add_active(place);
   } else {
     record_posted(engine_->recorder(), ready, options_.id);
     watch_soon();
-    queued_.push_back(place);
+    in_flight_.add_queued(place);
   }
-  last_.work = nullptr;
+  calls_.forget_last();
   work = std::move(place);
   return false;
 }
@@ -157,7 +152,7 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
   if (options_.threads) {
-    note_caller();
+    publish_caller();
   }
   auto work = std::make_shared<Work>();
   if (async) {
@@ -167,13 +162,48 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
   prepare(*work, call);
   try {
     record_posted(engine_->recorder(), *work, options_.id);
-    last_.work = nullptr;
-    queued_.push_back(work);
+    calls_.forget_last();
+    in_flight_.add_queued(work);
   } catch (...) {
     fail_by_exception();
     throw;
   }
   drive();
+  watch(*work);
+  engine_->wake_waiters();
+  if (async && !work->finished()) {
+    engine_->wake_progress_thread();
+  }
+  return work;
+}
+
+std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
+  refuse_after_fork();
+  const std::lock_guard guard(engine_->lock());
+  act_on_report_before_call();
+  auto work = std::make_shared<Work>();
+  preparation_.prepare_message(*work, call);
+  if (async) {
+    engine_->need_progress_thread();
+  }
+  try {
+    record_posted(engine_->recorder(), *work, options_.id);
+    in_flight_.messages().start(work);
+    engine_->recorder().waits(*work);
+    drive();
+    // The sender of a short message never waits, so here is where it learns that another rank has failed; it fails
+    // then, although the message may have gone.
+    engine_->handle_link_events();
+    reports_.look();
+    failure_.act_on_report();
+    if (failure_.failed() && work->error == nullptr) {
+      work->state.store(WorkState::kQueued, std::memory_order_relaxed);  // it is in no list any more
+      failure_.finish(*work, *failure_.error());
+    }
+  } catch (...) {
+    fail_by_exception();
+    throw;
+  }
   watch(*work);
   engine_->wake_waiters();
   if (async && !work->finished()) {
@@ -199,125 +229,173 @@ bool Communicator::wait(Work& work, double timeout_s) {
 
 void Communicator::finish_run(std::shared_ptr<Work> work) {
   const std::lock_guard guard(engine_->lock());
-  last_.work = nullptr;  // it may have been where this one goes
-  spares_.put(std::move(work));
+  calls_.forget_last();  // it may have been where this one goes
+  calls_.spares().put(std::move(work));
 }
 
-// Moves works from the queue to the active ones, in order. Mapped links serve one collective at a time.
-void Communicator::activate() {
-  while (!queued_.empty() && active_.size() < kMaxActive) {
-    Work& work = *queued_.front();
-    const auto on_mapped_links = [&](const Work& w) { return domain_ != nullptr && w.plan->schedule.uses_links; };
-    const bool links_taken = on_mapped_links(work) && std::any_of(active_.begin(), active_.end(),
-                                                                  [&](const auto& w) { return on_mapped_links(*w); });
-    if (links_taken || !slots_->may_start(work)) {
-      return;
+bool Communicator::withdraw(Work& work) {
+  const std::lock_guard guard(engine_->lock());
+  if (!work.finished() && work.streams[0]->peer_seen) {
+    return false;
+  }
+  failure_.finish(work, reports_.make(ErrorKind::kClosed, rank(),
+                                      members_.describe_self() + " closed the communicator before this message came"));
+  return true;
+}
+
+void Communicator::watch(Work& work) {
+  if (!work.finished()) {
+    engine_->warm(*this);
+  }
+  monitor_.watch(work);
+}
+
+void Communicator::watch_soon() {
+  engine_->warm(*this);
+  monitor_.watch_soon();
+}
+
+// Where ranks are threads of one process, the explanation of a failure needs the thread of each.
+void Communicator::publish_caller() {
+  if (domain_ != nullptr) {
+    std::atomic<std::uint32_t>& caller = domain_->control(rank()).caller;
+    const auto thread = static_cast<std::uint32_t>(thread_number());
+    if (caller.load(std::memory_order_relaxed) != thread) {  // others may have the line
+      caller.store(thread, std::memory_order_relaxed);
     }
-    start(work);
-    active_.push_back(std::move(queued_.front()));
-    queued_.pop_front();
   }
 }
 
-// Runs one work on; true when it is finished.
-bool Communicator::step(Work& work, int spins) { return step_ended(work, executor_->run(work, spins)); }
-
-bool Communicator::step_ended(Work& work, Progress progress) {
-  switch (progress) {
-    case Progress::kDone:
-      if (!quiet(work) && stopped(work)) {
-        finish(work, *error_);
-      } else if (!work.finished()) {
-        complete(work);
-        update_completed();
-      }
-      return true;
-    case Progress::kMismatch:
-      mismatch(work, executor_->mismatched_rank(), executor_->mismatched_signature());
-      return true;
-    case Progress::kBlocked:
-      return false;
+void Communicator::check(Clock::time_point now) {
+  if (failed() || closed_) {
+    return;
   }
-  return false;
+  monitor_.check_others(now);
+  shrinking_.check_early_notes();
+  monitor_.check_works(now);
 }
 
-bool Communicator::drive() {
-  if (driving_) {
-    return false;  // a peer was lost in the middle of a step
+void Communicator::peer_gone(const Peer& peer) {
+  const int member = members_.member_of(peer.rank);
+  if (member < 0 || failed() || closed_ || peer.state != Peer::State::kDead || members_.has_left(member)) {
+    return;  // check() finds works that need a rank which has left
   }
-  driving_ = true;
-  const FloatEnvironment own;
-  bool moved = true;
+  drive();  // what it still did may be enough
+  if (!failed()) {
+    failure_.fail_by_loss(member, peer);
+  }
+}
+
+void Communicator::receive_note(int world_rank, const std::vector<std::uint64_t>& words) {
+  if (const int member = members_.member_of(world_rank); member >= 0) {
+    shrinking_.receive_note(member, words);
+  }
+}
+
+Report Communicator::report(ErrorKind kind, int suspect, std::string text) const {
+  return reports_.make(kind, suspect, std::move(text));
+}
+
+void Communicator::interrupt(const std::string& what) {
+  const std::lock_guard guard(engine_->lock());
   try {
-    moved = drive_works();
+    failure_.fail_here(ErrorKind::kPeer,
+                       members_.describe_self() + " was interrupted (" + what + ") in the middle of a collective");
   } catch (const std::exception&) {
     fail_by_exception();
   }
-  driving_ = false;
-  return moved;
 }
 
-bool Communicator::drive_works() {
-  bool moved = false;
-  activate();
-  const int spins = active_.size() <= 1 ? engine_->spins() : 1;
-  for (std::size_t i = 0; i < active_.size();) {
-    const std::shared_ptr<Work> work = active_[i];
-    const std::uint32_t before = work->step;
-    const std::int64_t iteration = work->iteration;
-    if (step(*work, spins)) {
-      moved = true;
-      engine_->note_finished();
-      // A failure has emptied the list.
-      const auto position = std::find(active_.begin(), active_.end(), work);
-      if (position != active_.end()) {
-        active_.erase(position);
+void Communicator::abandon(const std::string& why) {
+  if (engine_->forked()) {
+    return;
+  }
+  const std::lock_guard guard(engine_->lock());
+  if (!closed_) {
+    failure_.fail_here(ErrorKind::kPeer, members_.describe_self() + " ended by an uncaught exception: " + why +
+                                             "; look at its own output for the cause");
+  }
+}
+
+void Communicator::give_up(ErrorKind kind, const std::string& text) {
+  if (engine_->forked()) {
+    return;
+  }
+  const std::lock_guard guard(engine_->lock());
+  if (!closed_) {
+    failure_.fail_here(kind, text);
+  }
+}
+
+std::unique_ptr<CollectivesError> Communicator::failure() {
+  const std::lock_guard guard(engine_->lock());
+  engine_->watch_peers();
+  check(Clock::now());
+  try {
+    act_on_report_before_call();
+  } catch (const CollectivesError& error) {
+    return std::make_unique<CollectivesError>(error.kind(), failed() ? failure_.error()->text : error.what(),
+                                              error.context());
+  }
+  return nullptr;
+}
+
+void Communicator::use_heap(std::size_t bytes) {
+  const std::lock_guard guard(engine_->lock());
+  heap_.use(bytes);
+}
+
+std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
+  std::map<std::string, std::int64_t> bytes;
+  if (domain_ != nullptr) {
+    bytes[options_.mapped_transport] = in_flight_.mapped_bytes() + members_.bytes_over_mapped_links();
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (const Link* link = members_.process_link(r); link != nullptr) {
+      bytes[std::string(link->transport())] += in_flight_.bytes_sent(r);
+    }
+  }
+  return bytes;
+}
+
+void Communicator::close() {
+  if (engine_->forked()) {
+    return;
+  }
+  Explanation* explanation = nullptr;
+  {
+    const std::lock_guard guard(engine_->lock());
+    explanation = failure_.explanation();
+  }
+  if (explanation != nullptr) {
+    explanation->wait();  // it says what happened, also when the process ends now
+  }
+  const std::lock_guard guard(engine_->lock());
+  if (closed_) {
+    return;
+  }
+  if (busy()) {
+    Report report = reports_.make(ErrorKind::kClosed, rank(),
+                                  members_.describe_self() + " closed the communicator with collectives in flight");
+    report.sequence = -1;
+    failure_.fail(report);
+  }
+  closed_ = true;
+  calls_.forget_last();
+  if (!engine_->leave()) {
+    // Tells the ranks that share no memory with this one. Where all communicators are closed the links have said it.
+    members_.send_text(reports_.make(ErrorKind::kNone, -1, "").encode(kReportBytes));
+  }
+  members_.forget_links();
+  if (domain_ != nullptr) {
+    // From here on this rank touches no memory of the others, which may use it for something else.
+    // Release: the counterpart of HostMemory::has_left().
+    domain_->control(rank()).left.store(1 + in_flight_.next_sequence(), std::memory_order_release);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank() && domain_->has(r)) {
+        domain_->wake(r);
       }
-      update_completed();
-      activate();
-    } else {
-      moved = moved || work->step != before || work->iteration != iteration;
-      ++i;
     }
-  }
-  return drive_messages() || moved;
-}
-
-inline void Communicator::complete(Work& work) {
-  if (!work.ends_at_once) [[unlikely]] {
-    clear(work);
-  }
-  mapped_bytes_ += work.plan->mapped_bytes;
-  engine_->recorder().done(work);
-  work.state.store(WorkState::kDone, std::memory_order_release);
-}
-
-void Communicator::clear(Work& work) {
-  executor_->end(work);
-  if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank())) {
-    unpack(work.result_span.data, work.output_spans);
-  }
-  if (!work.scaled.empty()) {
-    work.scaled = std::vector<std::byte>();  // as large as the input, and the work may be kept
-  }
-}
-
-void Communicator::update_completed() {
-  std::uint64_t lowest = queued_.empty() ? next_sequence_ : queued_.front()->sequence;
-  for (const auto& work : active_) {
-    if (!work->finished()) {
-      lowest = std::min(lowest, work->sequence);
-    }
-  }
-  publish_completed(lowest);
-}
-
-// All collectives below this one are complete.
-inline void Communicator::publish_completed(std::uint64_t lowest) {
-  executor_->completed = lowest;
-  if (own_page_ != nullptr) {
-    // Release: the counterpart of SlotGuard on the other ranks.
-    own_page_->completed.store(lowest, std::memory_order_release);
   }
 }
 

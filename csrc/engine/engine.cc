@@ -27,7 +27,7 @@ constexpr int kSpinsShared = 6;
 constexpr auto kSleepAfter = milliseconds(1);
 // Bounds the cost of a wake-up that was lost because it raced with falling asleep.
 constexpr int kSleepMs = 5;
-constexpr auto kLookAfterEvery = milliseconds(2);
+constexpr auto kCheckEvery = milliseconds(2);
 // So often a communicator with nothing in flight is driven for nothing before it is only driven with all others.
 constexpr int kWarmDrives = 256;
 
@@ -127,15 +127,15 @@ void Engine::attach(Communicator* communicator) {
   const std::uint32_t number = communicator->options().id;
   if (const auto claim = claims_.find(number); claim != claims_.end()) {
     for (const auto& [rank, report] : claim->second) {
-      communicator->reported(rank, report);
+      communicator->receive_report(rank, report);
     }
     claims_.erase(claim);
   }
-  if (const auto kept = letters_.find(number); kept != letters_.end()) {
+  if (const auto kept = kept_notes_.find(number); kept != kept_notes_.end()) {
     for (const auto& [rank, words] : kept->second) {
-      communicator->noted(rank, words);
+      communicator->receive_note(rank, words);
     }
-    letters_.erase(kept);
+    kept_notes_.erase(kept);
   }
   for (const Peer& peer : peers_) {
     communicator->peer_gone(peer);
@@ -212,9 +212,9 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
       idle_since = now;
     }
     const bool asleep = now - idle_since > kSleepAfter;
-    if (asleep || now - looked > kLookAfterEvery) {
+    if (asleep || now - looked > kCheckEvery) {
       looked = now;
-      look_after();
+      check_all();
       if (finished()) {
         break;
       }
@@ -226,7 +226,7 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
     if (asleep) {
       sleep(kSleepMs);
     } else {
-      // At once, even when every rank has a core: it costs 0.2 us when nobody else wants the core, and a rank that
+      // At once, even when every rank has a core: it costs 0.2 us when no other thread wants the core, and a rank that
       // keeps a core from its peer waits for a time slice.
       sched_yield();
     }
@@ -234,7 +234,7 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
   wake_waiters();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
   if (thread_.joinable() && std::this_thread::get_id() != thread_.get_id() && busy()) {
-    wake_progress_thread();  // somebody has to go on with what is left
+    wake_progress_thread();  // the operations that are left need a thread
   }
   return !timed_out;
 }
@@ -269,20 +269,21 @@ void Engine::sleep(int milliseconds) {
     } catch (const std::bad_alloc&) {
       descriptors.clear();  // then only the time wakes it
     }
-    const std::uint64_t heard = announced_;
+    const std::uint64_t before = announced_;
     lock_.unlock();
     poll(descriptors.data(), descriptors.size(), milliseconds);
     lock_.lock();
-    answer(heard);
+    clear_doorbell(before);
     drive_all();  // the ring may have been for the work of another thread
   }
   change_sleepers(-1);
 }
 
-// Takes back the rings of the doorbell, unless other threads have yet to hear of one that was for them: a poll that has
-// not looked yet would go on sleeping. heard: what was announced when this thread fell asleep.
-void Engine::answer(std::uint64_t heard) {
-  if (heard != announced_ && owed_ > 0) {
+// Clears the doorbell, unless other threads have yet to wake by a ring that was for them: a poll that has not returned
+// yet would go on sleeping. before: announced_ when this
+// thread fell asleep.
+void Engine::clear_doorbell(std::uint64_t before) {
+  if (before != announced_ && owed_ > 0) {
     --owed_;
   }
   std::uint64_t rings = 0;
@@ -310,13 +311,13 @@ void Engine::wake_waiters() {
   }
 }
 
-void Engine::look_after() {
+void Engine::check_all() {
   try {
     drive_all();
     watch_peers();
     const Clock::time_point now = Clock::now();
     for (Communicator* communicator : communicators_) {
-      communicator->look_after(now);
+      communicator->check(now);
     }
   } catch (const std::exception&) {
     for (Communicator* communicator : communicators_) {
@@ -350,7 +351,7 @@ void Engine::progress_loop() {
       thread_work_ = false;
     }
     lock_.lock();
-    // Steps aside as soon as somebody else waits: one driver is enough, and a caller's thread is the better one.
+    // Steps aside as soon as another thread waits: one driver is enough, and a caller's thread is the better one.
     wait([&] { return !busy() || waiters_.load(std::memory_order_relaxed) > 1 || stopping(); }, -1);
     lock_.unlock();
   }

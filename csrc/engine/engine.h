@@ -46,8 +46,8 @@ struct Peer {
 
 class Engine {
  public:
-  // peers[r] is rank r of the world; the own entry is empty. doorbell: readable when somebody wakes this rank, or -1.
-  // memory: nullptr where this rank shares none. crowded: see Topology.
+  // peers[r] is rank r of the world; the own entry is empty. doorbell: readable when another rank wakes this one, or
+  // -1. memory: nullptr where this rank shares none. crowded: see Topology.
   Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, std::shared_ptr<HostMemory> memory);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -87,16 +87,16 @@ class Engine {
   bool wait(const std::function<bool()>& finished, double timeout_s);
 
   // Acts on what links have reported besides data, as far as they have brought it.
-  void hear_links();
+  void handle_link_events();
   void progress_links();
-  // Looks for peers that died or left, and hears the links.
+  // Looks for peers that died or left, and handles what links have brought.
   void watch_peers();
 
   // Works have ended that other threads may sleep for.
   void note_finished() { ++finished_; }
   void wake_waiters();
 
-  // Makes sure that there is a thread for works that go on while nobody waits. Before such a work is known to anybody:
+  // Makes sure that there is a thread for works that go on while no caller waits. To be called before there is one:
   // throws std::system_error where there can be none.
   void need_progress_thread();
   // Has that thread go on with the works in flight.
@@ -111,13 +111,13 @@ class Engine {
 
   bool drive();
   bool drive_all();
-  void look_after();
+  void check_all();
   void lose(Peer& peer, Peer::State state, bool proven, const std::string& why);
-  void heard(int rank, const Report& report);
-  void noted(int rank, const std::string& text);
+  void on_report(int rank, const Report& report);
+  void on_note(int rank, const std::string& text);
   std::vector<pollfd> wakers() const;
   void sleep(int milliseconds);
-  void answer(std::uint64_t heard);
+  void clear_doorbell(std::uint64_t before);
   void change_sleepers(int change);
   void progress_loop();
   bool busy() const;
@@ -134,17 +134,17 @@ class Engine {
   Lock lock_;
   std::vector<Communicator*> communicators_;
   // Those that have something in flight, or had a moment ago. There may be very many others, to which at most messages
-  // come that nobody has asked for.
+  // come that no call has asked for.
   Row<Communicator> warm_;
-  std::uint32_t next_number_ = 1;                                               // the world has 0
-  std::uint32_t least_number_ = 1;                                              // that has not been claimed
-  std::uint32_t own_numbers_ = 0;                                               // given out
-  std::map<std::uint32_t, std::map<int, std::vector<std::uint64_t>>> letters_;  // by communicator and sender
-  std::map<std::uint32_t, std::vector<std::pair<int, Report>>> claims_;         // with the reports and who sent them
+  std::uint32_t next_number_ = 1;                                                  // the world has 0
+  std::uint32_t least_number_ = 1;                                                 // that has not been claimed
+  std::uint32_t own_numbers_ = 0;                                                  // given out
+  std::map<std::uint32_t, std::map<int, std::vector<std::uint64_t>>> kept_notes_;  // by communicator and sender
+  std::map<std::uint32_t, std::vector<std::pair<int, Report>>> claims_;            // the reports, with their senders
   int sleepers_ = 0;
   std::uint64_t finished_ = 0;
   std::uint64_t announced_ = 0;  // of finished_, to the threads that sleep
-  int owed_ = 0;                 // sleeping threads that have not heard the last announcement
+  int owed_ = 0;                 // sleeping threads that have yet to wake by the last announcement
   std::atomic<int> waiters_{0};  // a hint, so relaxed
   std::thread thread_;
   std::mutex thread_mutex_;

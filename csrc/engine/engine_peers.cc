@@ -1,4 +1,4 @@
-// What the engine hears of other ranks, and which of its communicators it concerns; numbers of communicators.
+// What the engine learns of other ranks, and which of its communicators it passes that to; numbers of communicators.
 
 #include <poll.h>
 
@@ -51,14 +51,14 @@ void Engine::watch_peers() {
     if ((peer.state == Peer::State::kThere || !peer.proven) &&
         (descriptors[2 * first].revents != 0 || descriptors[2 * first + 1].revents != 0)) {
       const bool left = std::all_of(communicators_.begin(), communicators_.end(), [&](const Communicator* c) {
-        const int member = c->member_of(peer.rank);
-        return member < 0 || c->closed() || c->has_left(member);
+        const int member = c->members().member_of(peer.rank);
+        return member < 0 || c->closed() || c->members().has_left(member);
       });
       lose(peer, left ? Peer::State::kLeft : Peer::State::kDead, true, left ? "it has left the group" : "it died");
     }
   }
   progress_links();
-  hear_links();
+  handle_link_events();
 }
 
 void Engine::progress_links() {
@@ -71,7 +71,7 @@ void Engine::progress_links() {
 }
 
 // Reports about communicators that this rank has closed, or has never had, are of no use any more.
-void Engine::heard(int rank, const Report& report) {
+void Engine::on_report(int rank, const Report& report) {
   if (const auto claim = claims_.find(report.communicator); claim != claims_.end()) {
     claim->second.emplace_back(rank, report);
     return;
@@ -79,7 +79,7 @@ void Engine::heard(int rank, const Report& report) {
   bool known = false;
   for (Communicator* communicator : communicators_) {
     if (communicator->options().id == report.communicator) {
-      communicator->reported(rank, report);
+      communicator->receive_report(rank, report);
       known = true;
     }
   }
@@ -89,27 +89,27 @@ void Engine::heard(int rank, const Report& report) {
   }
 }
 
-// What a rank tells while a communicator shrinks. Of one that this rank does not have yet, the last is kept: a decision
-// is told only once.
-void Engine::noted(int rank, const std::string& text) {
-  const std::optional<Note::Letter> letter = Note::read(text);
-  if (!letter) {
+// A note of a rank whose communicator shrinks (groups/note.h). The last of one that this rank does not have yet is
+// kept: a decision is published only once.
+void Engine::on_note(int rank, const std::string& text) {
+  const std::optional<Note::Message> message = Note::read(text);
+  if (!message) {
     return;
   }
   bool known = false;
   for (Communicator* communicator : communicators_) {
-    if (communicator->options().id == letter->communicator) {
-      communicator->noted(rank, letter->words);
+    if (communicator->options().id == message->communicator) {
+      communicator->receive_note(rank, message->words);
       known = true;
     }
   }
-  if (!known && is_own_number(letter->communicator) && letters_.size() < kMaxClaims) {
-    letters_[letter->communicator][rank] = letter->words;
+  if (!known && is_own_number(message->communicator) && kept_notes_.size() < kMaxClaims) {
+    kept_notes_[message->communicator][rank] = message->words;
   }
 }
 
 // What links have reported besides data.
-void Engine::hear_links() {
+void Engine::handle_link_events() {
   for (Peer& peer : peers_) {
     if (peer.link == nullptr) {
       continue;
@@ -117,9 +117,9 @@ void Engine::hear_links() {
     for (LinkEvent event = peer.link->event(); event.kind != LinkEvent::Kind::kNone; event = peer.link->event()) {
       if (event.kind == LinkEvent::Kind::kAborted) {
         if (event.text.starts_with(Note::kMark)) {
-          noted(peer.rank, event.text);
+          on_note(peer.rank, event.text);
         } else if (const Report report = Report::decode(event.text); report.readable()) {
-          heard(peer.rank, report);
+          on_report(peer.rank, report);
         } else if (peer.state == Peer::State::kThere) {
           lose(peer, Peer::State::kDead, false,
                "link to rank " + std::to_string(peer.rank) + ": malformed report of " +

@@ -185,22 +185,22 @@ class Trial {
       std::deque<Letter>& inbox = rank.inbox[o];
       while (!inbox.empty() && inbox.front().arrives <= now_) {
         if (inbox.front().proof) {
-          agreement.bury(o);
+          agreement.mark_dead(o);
         } else {
-          agreement.hear(o, inbox.front().note, time());
+          agreement.receive(o, inbox.front().note, time());
         }
         inbox.pop_front();
       }
       if (mapped_[r][o]) {
         const bool proof = rank.proof_at[o] >= 0 && rank.proof_at[o] <= now_;
         if (proof && pick(2) == 0) {
-          agreement.bury(o);
+          agreement.mark_dead(o);
         }
         if (pick(3) == 0) {
-          agreement.hear(o, ranks_[o].agreement.note(), time());
+          agreement.receive(o, ranks_[o].agreement.note(), time());
         }
         if (proof) {
-          agreement.bury(o);
+          agreement.mark_dead(o);
         }
       }
     }

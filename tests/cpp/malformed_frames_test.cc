@@ -191,7 +191,7 @@ Bytes malformed(Random& random, int fault, const Signature& signature) {
     case kReportOfNobody: {
       Report report;
       report.kind = static_cast<ErrorKind>(any(2, 7));
-      int* const ranks[] = {&report.reporter, &report.origin, &report.culprit, &report.other};
+      int* const ranks[] = {&report.reporter, &report.origin, &report.suspect, &report.other};
       *ranks[any(0, 3)] = static_cast<int>(any(0, 1) == 0 ? any(2, 1 << 30) : any(-(1 << 30), -2));
       report.sequence = any(-1, 3);
       report.text = "nonsense";

@@ -271,7 +271,7 @@ void try_report(Input& in) {
   const std::string again = report.encode(8 << 10);
   MUST(again.size() <= 8 << 10);
   const Report second = Report::decode(again);
-  MUST(second.kind == report.kind && second.culprit == report.culprit && second.sequence == report.sequence);
+  MUST(second.kind == report.kind && second.suspect == report.suspect && second.sequence == report.sequence);
   MUST(second.encode(8 << 10) == again);
 }
 
@@ -282,7 +282,7 @@ void send_report(Input& in, const Pair& pair) {
   report.communicator = in.byte() % 3;
   report.reporter = static_cast<int>(in.byte()) - 3;
   report.origin = static_cast<int>(in.byte()) - 3;
-  report.culprit = static_cast<int>(in.byte()) - 3;
+  report.suspect = static_cast<int>(in.byte()) - 3;
   report.other = static_cast<int>(in.byte()) - 3;
   report.sequence = static_cast<std::int64_t>(in.byte()) - 1;
   report.message = in.byte() % 4 == 0;

@@ -17,6 +17,7 @@
 #include "bindings/setup/errors.h"
 #include "core/error.h"
 #include "engine/directory.h"
+#include "engine/flag_latency.h"
 #include "memory/host_memory.h"
 #include "memory/memory.h"
 #include "structmember.h"
@@ -322,7 +323,7 @@ void bind_communicator(py::module_& m) {
     result["timeout"] = communicator.options().timeout_s;
     result["compare_shapes"] = communicator.options().compare_shapes;
     result["id"] = communicator.options().id;
-    result["world_rank"] = communicator.world_rank(communicator.rank());
+    result["world_rank"] = communicator.members().world_rank(communicator.rank());
     return result;
   });
   m.def("_bytes_by_transport", [](py::handle c) {
@@ -341,7 +342,7 @@ void bind_communicator(py::module_& m) {
   m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
     Communicator& communicator = communicator_of(c);
     const Unlocked unlocked;
-    return communicator.flag_latency(peer, rounds, timeout_s);
+    return flag_latency(communicator.domain(), communicator.rank(), communicator.size(), peer, rounds, timeout_s);
   });
   m.def("_select", [](py::handle c, const std::string& kind, const std::string& op, const std::string& dtype,
                       std::int64_t count, int root, bool symmetric, bool deterministic) {

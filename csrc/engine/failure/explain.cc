@@ -9,7 +9,6 @@
 
 #include "core/say.h"
 #include "core/thread.h"
-#include "engine/communicator.h"
 #include "engine/failure/stacks.h"
 #include "engine/failure/words.h"
 #include "recorder/recorder_text.h"
@@ -19,22 +18,22 @@ namespace {
 
 // For the others to report. Those that wait look at least every few milliseconds, if they get to run.
 constexpr double kReportPatience = 1;
-// For the culprit to say where it is.
+// For the suspect to say where it is.
 constexpr double kStackPatience = 1;
-// For somebody to read stderr on, where it is full.
+// For the reader of stderr to go on, where the pipe is full.
 constexpr auto kReaderPatience = std::chrono::milliseconds(500);
-// The same culprit within this time is the same failure, in another communicator.
+// The same suspect within this time is the same failure, in another communicator.
 constexpr std::uint64_t kSameFailureSeconds = 10;
 
 }  // namespace
 
-Explanation::Explanation(Communicator& communicator, Failure failure)
-    : communicator_(communicator), failure_(std::move(failure)), reports_(failure_.size) {
+Explanation::Explanation(FailureReports& reports, Failure failure)
+    : source_(reports), failure_(std::move(failure)), reports_(failure_.size) {
   thread_ = start_thread("collectives-say", "explains a failure", [this] { run(); });
 }
 
 Explanation::~Explanation() {
-  if (communicator_.engine()->forked()) {
+  if (source_.engine().forked()) {
     new (&thread_) std::thread;  // there is none in this process: it can neither be joined nor detached
     return;
   }
@@ -53,8 +52,8 @@ const Report* Explanation::report(int rank) const {
 }
 
 void Explanation::look_for_reports() {
-  const std::lock_guard guard(communicator_.engine()->lock());
-  reports_ = communicator_.reports();
+  const std::lock_guard guard(source_.engine().lock());
+  reports_ = source_.find_all();
 }
 
 bool Explanation::all_reported() const {
@@ -75,11 +74,11 @@ int Explanation::writer(bool time_is_up) const {
 }
 
 void Explanation::run() {
-  const Recorder& recorder = communicator_.engine()->recorder();
+  const Recorder& recorder = source_.engine().recorder();
   if (!recorder_folder().empty()) {
     // Whoever has made this keeps the lock until the works that failed have ended, which is to be seen in the dump.
-    communicator_.engine()->lock().lock();
-    communicator_.engine()->lock().unlock();
+    source_.engine().lock().lock();
+    source_.engine().lock().unlock();
     dump(recorder, recorder_folder(), failure_.own.text, {});
   }
   if (!failure_.explains) {
@@ -102,14 +101,14 @@ void Explanation::run() {
   }
   const bool silent = failure_.own.cause == Cause::kSilence && !failure_.place.empty();
   const auto on_machine = [&](int r) { return same_machine(failure_.places[r], failure_.place); };
-  // Of the ranks on the machine of the culprit, the lowest one that has reported looks.
+  // Of the ranks on the machine of the suspect, the lowest one that has reported looks.
   const auto near = std::find_if(failure_.there.begin(), failure_.there.end(),
                                  [&](int r) { return report(r) != nullptr && on_machine(r); });
   if (writing != self) {
     if (silent && near != failure_.there.end() && *near == self && !on_machine(writing)) {
       const std::string found = look_at_thread(failure_.place, failure_.pid, failure_.thread, kStackPatience);
-      const std::lock_guard guard(communicator_.engine()->lock());
-      communicator_.tell_where(failure_.own, found);
+      const std::lock_guard guard(source_.engine().lock());
+      source_.publish_location(failure_.own, found);
     }
     return;
   }
@@ -137,14 +136,14 @@ void Explanation::run() {
 
 // One rank can be missed in several communicators. Ranks of a host agree by a word that they share.
 bool Explanation::claim() const {
-  if (failure_.own.cause == Cause::kMismatch || failure_.world_culprit < 0) {
+  if (failure_.own.cause == Cause::kMismatch || failure_.world_suspect < 0) {
     return true;
   }
   constexpr int kRankBits = 24;
   const auto now = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count());
-  const std::uint64_t mine = now << kRankBits | static_cast<std::uint64_t>(failure_.world_culprit + 1);
-  Engine& engine = *communicator_.engine();
+  const std::uint64_t mine = now << kRankBits | static_cast<std::uint64_t>(failure_.world_suspect + 1);
+  Engine& engine = source_.engine();
   std::atomic<std::uint64_t>& word =
       engine.memory() != nullptr ? engine.memory()->first_page().explained : engine.explained();
   std::uint64_t before = word.load(std::memory_order_relaxed);
@@ -160,25 +159,25 @@ bool Explanation::claim() const {
 
 std::string Explanation::paragraph(const std::string& found) const {
   const Report& own = failure_.own;
-  if (own.cause == Cause::kMismatch || own.culprit < 0) {
+  if (own.cause == Cause::kMismatch || own.suspect < 0) {
     return "collectives: " + failure_.call + ": " + own.text + "\n";
   }
   std::vector<int> entered;
   std::vector<int> silent;
   int seen = -1;
   for (int r = 0; r < failure_.size; ++r) {
-    const Report* known = r == own.culprit ? nullptr : report(r);
+    const Report* known = r == own.suspect ? nullptr : report(r);
     const bool waiting = known != nullptr && known->waiting;
     // A message is the call of this rank alone; the others wait elsewhere.
     if (waiting && (failure_.message ? r == own.reporter : known->posted > own.sequence)) {
       entered.push_back(r);
-      seen = known->culprit == own.culprit ? std::max(seen, known->seen) : seen;
-    } else if (r != own.culprit && !(waiting && failure_.message) &&
+      seen = known->suspect == own.suspect ? std::max(seen, known->seen) : seen;
+    } else if (r != own.suspect && !(waiting && failure_.message) &&
                std::count(failure_.there.begin(), failure_.there.end(), r) > 0) {
       silent.push_back(r);
     }
   }
-  std::string text = "collectives: " + failure_.culprit;
+  std::string text = "collectives: " + failure_.suspect;
   const std::string died = own.cause == Cause::kDeath         ? "died"
                            : own.cause == Cause::kUnreachable ? "cannot be reached any more"
                            : own.cause == Cause::kLeft        ? "has left the group"

@@ -55,7 +55,7 @@ std::string Report::encode(std::size_t limit) const {
   const std::string where = found.substr(0, kFound);
   const std::string named = joined(names, kNames);
   std::ostringstream out;
-  out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << origin << ' ' << culprit << ' '
+  out << static_cast<int>(kind) << ' ' << communicator << ' ' << reporter << ' ' << origin << ' ' << suspect << ' '
       << other << ' ' << message << ' ' << sequence << ' ' << static_cast<int>(cause) << ' ' << waiting << ' ' << seen
       << ' ' << posted << ' ';
   const std::size_t waits_told = std::min(waits.size(), kMostWaits);
@@ -86,7 +86,7 @@ std::string Report::encode(std::size_t limit) const {
 
 bool Report::valid(int size) const {
   const auto is_rank = [size](int r) { return r >= -1 && r < size; };
-  return readable() && is_rank(reporter) && is_rank(origin) && is_rank(culprit) && is_rank(other);
+  return readable() && is_rank(reporter) && is_rank(origin) && is_rank(suspect) && is_rank(other);
 }
 
 Report Report::decode(const std::string& text) {
@@ -94,7 +94,7 @@ Report Report::decode(const std::string& text) {
   Report report;
   int kind = 0;
   int cause = 0;
-  if (in >> kind >> report.communicator >> report.reporter >> report.origin >> report.culprit >> report.other >>
+  if (in >> kind >> report.communicator >> report.reporter >> report.origin >> report.suspect >> report.other >>
       report.message >> report.sequence >> cause >> report.waiting >> report.seen >> report.posted) {
     const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kBackend);
     report.kind = known ? static_cast<ErrorKind>(kind) : ErrorKind::kGeneric;

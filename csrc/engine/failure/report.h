@@ -1,4 +1,4 @@
-// What one rank tells the others when a communicator fails.
+// A failure report: what one rank publishes for the others when a communicator fails.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct Report {
   ErrorKind kind = ErrorKind::kGeneric;  // kNone: no failure, the reporter has left in good order
   std::uint32_t communicator = 0;
   int reporter = -1;     // ranks are those of the communicator
-  int origin = -1;       // who found the failure, from which the reporter may have only heard of it
-  int culprit = -1;      // the rank that the failure is about
+  int origin = -1;       // the rank that found the failure; the reporter may only have received its report
+  int suspect = -1;      // the rank that the failure is about
   int other = -1;        // a mismatch: the rank that it disagrees with
   bool message = false;  // a mismatch: about a message, not about a collective
   std::int64_t sequence = -1;
@@ -31,10 +31,10 @@ struct Report {
   Cause cause = Cause::kOther;
   // What the reporter knows besides.
   bool waiting = false;     // it had calls pending
-  int seen = -1;            // 1: the culprit had entered the collective, 0: it had not, as far as the reporter can see
+  int seen = -1;            // 1: the suspect had entered the collective, 0: it had not, as far as the reporter can see
   std::int64_t posted = 0;  // how many collectives it had entered
   std::string recent;       // its last calls before the one that failed
-  std::string found;        // where the culprit is; sent a moment later
+  std::string found;        // where the suspect is; sent a moment later
 
   // Text of at most `limit` bytes; what does not fit is left out from the end of the counts and shapes.
   std::string encode(std::size_t limit) const;

@@ -76,7 +76,7 @@ class OwnStack {
   }
   OwnStack(const OwnStack&) = delete;
   OwnStack& operator=(const OwnStack&) = delete;
-  // False when somebody else is at it, or it cannot be written.
+  // False when another thread writes it, or it cannot be written.
   bool there() const { return there_; }
   std::string_view text() const {
     const std::size_t bytes = there_ ? g_page->bytes.load(std::memory_order_relaxed) : 0;

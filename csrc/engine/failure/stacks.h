@@ -1,8 +1,8 @@
 // Where the Python code of a rank is, as others see it, and the signal handlers of this process.
 //
-// Each process has a page of memory that the others on its machine find through /proc. Who wants to know where a rank
-// is asks in the page of its process and sends the thread a signal; its handler, which needs neither the interpreter
-// nor its lock, has the interpreter's faulthandler write the stack of that thread into the page.
+// Each process has a page of memory that the others on its machine find through /proc. A rank that wants to know where
+// another one is asks in the page of its process and sends the thread a signal; its handler, which needs neither the
+// interpreter nor its lock, has the interpreter's faulthandler write the stack of that thread into the page.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ StackPlace own_stack_place();
 // Whether both pages are on one machine.
 bool same_machine(const StackPlace& a, const StackPlace& b);
 
-// The signal that asks for a stack, and whether nobody handles a signal.
+// The signal that asks for a stack, and whether a signal has no handler.
 int stack_signal();
 bool signal_is_free(int signal);
 // Puts our handler for stack_signal() in front of that of faulthandler, which writes to the page.

@@ -93,7 +93,7 @@ bool catches(int pid, int signal) {
   return false;
 }
 
-// The stack of the thread that answers question `asked`, when the page has it and nobody writes meanwhile.
+// The stack of the thread that answers question `asked`, when the page has it and no thread writes meanwhile.
 std::optional<std::string> read_stack(const MappedPage& page, int thread, std::uint32_t asked) {
   const std::uint32_t version = page->version.load(std::memory_order_acquire);
   if (version % 2 != 0 || page->thread.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(thread) ||
@@ -131,12 +131,12 @@ std::string look_at_thread(const StackPlace& place, int pid, int thread, double 
       break;
   }
   if (page->handled.load(std::memory_order_acquire) == 0) {
-    return "it is alive, and shows no Python stack, since it has no signal handler for that: COLLECTIVES_SIGNALS is 0, "
-           "or "
-           "the program has a handler of its own";
+    return "it is alive, and shows no Python stack, since it has no signal handler for that: "
+           "COLLECTIVES_SIGNALS is 0, or the program has a handler of its own";
   }
-  // Several ask one page, each for another thread, and one that writes keeps the others out. So who has no answer asks
-  // again once the page has changed. Not at once, and not all after the same time: each would undo the other's answer.
+  // Several ranks may ask one page, each for another thread, and a thread that writes keeps the others out. So a rank
+  // without an answer asks again once the page has changed; not at once, and not all after the same time, because each
+  // would undo the answer of another.
   const auto interval = std::chrono::milliseconds(10 + 7 * (thread_number() % 8));
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_s);
   auto again = std::chrono::steady_clock::now();

@@ -14,7 +14,7 @@ struct StackPage {
   char nonce[kNonceBytes];
   std::atomic<std::uint32_t> handled;  // the signal has our handler
   std::atomic<std::uint32_t> asked;    // how often
-  // Odd while somebody writes what follows, so that readers know whether they have all of one text.
+  // Odd while a thread writes what follows, so that readers know whether they have all of one text.
   std::atomic<std::uint32_t> version;
   std::atomic<std::uint32_t> answered;  // the value of `asked` that the text is for
   std::atomic<std::uint32_t> thread;    // whose stack it is

@@ -8,10 +8,10 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// Notes are told again so often when nothing has changed: how the others know that a rank is there.
+// Seconds after which a note is published again when nothing has changed, which shows that the rank is there.
 constexpr double kBeat = 0.2;
 constexpr double kBeatsPerPatience = 10;
-// A leader whose ballot was overtaken waits so long, times the number of its ballots, before the next one.
+// A leader whose ballot was overtaken waits this long, times the number of its ballots, before the next one.
 constexpr double kRetry = 0.02;
 
 std::chrono::steady_clock::duration ticks(double seconds) {
@@ -25,7 +25,7 @@ Agreement::Agreement(int rank, int size)
       size_(size),
       note_(size),
       notes_(size, Note(size)),
-      heard_at_(size),
+      last_note_at_(size),
       lost_(size),
       team_(size),
       proposal_dead_(size) {}
@@ -47,19 +47,19 @@ void Agreement::withdraw() {
   ++note_.beat;
 }
 
-void Agreement::hear(int rank, const Note& note, Time now) {
+void Agreement::receive(int rank, const Note& note, Time now) {
   if (rank == rank_ || decided() || note_.dead.has(rank) || note.beat <= notes_[rank].beat) {
     return;
   }
   notes_[rank] = note;
-  heard_at_[rank] = now;
+  last_note_at_[rank] = now;
   if (note.dead.has(rank_)) {
-    failure_ = Failure::kBuried;
+    failure_ = Failure::kHeldForDead;
     return;
   }
   for (int r = 0; r < size_; ++r) {
     if (note.dead.has(r)) {
-      bury(r);
+      mark_dead(r);
     }
   }
   if (note.decision.number != 0) {
@@ -78,14 +78,14 @@ void Agreement::hear(int rank, const Note& note, Time now) {
   }
 }
 
-void Agreement::bury(int rank) {
+void Agreement::mark_dead(int rank) {
   if (!note_.dead.has(rank) && !decided()) {
     note_.dead.add(rank);
     changed_ = true;
   }
 }
 
-void Agreement::lose(int rank) { lost_.add(rank); }
+void Agreement::mark_lost(int rank) { lost_.add(rank); }
 
 bool Agreement::quorum(const RankSet& ranks, const RankSet& dead) const {
   RankSet all = ranks;
@@ -100,22 +100,22 @@ void Agreement::decide(const Survivors& value) {
 }
 
 // Who is in shrink(), and who is silent.
-void Agreement::look_around(Time now) {
-  RankSet heard(size_);
+void Agreement::update_presence(Time now) {
+  RankSet answering(size_);
   RankSet silent(size_);
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || note_.dead.has(r)) {
       continue;
     }
     const bool known = notes_[r].beat != 0;
-    if (lost_.has(r) || (known && !notes_[r].joined) || now - std::max(started_, heard_at_[r]) > ticks(patience_)) {
+    if (lost_.has(r) || (known && !notes_[r].joined) || now - std::max(started_, last_note_at_[r]) > ticks(patience_)) {
       silent.add(r);
     } else if (known) {
-      heard.add(r);
+      answering.add(r);
     }
   }
-  if (heard != note_.heard || silent != note_.silent) {
-    note_.heard = std::move(heard);
+  if (answering != note_.answering || silent != note_.silent) {
+    note_.answering = std::move(answering);
     note_.silent = std::move(silent);
     changed_ = true;
   }
@@ -123,8 +123,8 @@ void Agreement::look_around(Time now) {
 
 bool Agreement::step(Time now) {
   if (note_.joined && !decided() && failure_ == Failure::kNone) {
-    look_around(now);
-    RankSet present = note_.heard;
+    update_presence(now);
+    RankSet present = note_.answering;
     present.add(rank_);
     RankSet known = present;
     known |= note_.silent;
@@ -143,32 +143,32 @@ bool Agreement::step(Time now) {
       }
     }
   }
-  if (!changed_ && (decided() || now - told_at_ < ticks(std::min(kBeat, patience_ / kBeatsPerPatience)))) {
+  if (!changed_ && (decided() || now - published_at_ < ticks(std::min(kBeat, patience_ / kBeatsPerPatience)))) {
     return false;
   }
   changed_ = false;
-  told_at_ = now;
+  published_at_ = now;
   ++note_.beat;
   return true;
 }
 
-// Whether a rank that is in shrink() knows of every other one what has become of it.
+// Whether a rank that is in shrink() knows of every other one whether it answers, is silent or is dead.
 bool Agreement::others_settled(int rank, const RankSet& present) const {
   const Note& note = rank == rank_ ? note_ : notes_[rank];
   for (int r = 0; r < size_; ++r) {
-    if (r != rank && !note_.dead.has(r) && !note.silent.has(r) && !note.heard.has(r) && present.has(r)) {
+    if (r != rank && !note_.dead.has(r) && !note.silent.has(r) && !note.answering.has(r) && present.has(r)) {
       return false;
     }
   }
   return true;
 }
 
-// Ranks that all hear each other, with this one. Those that hear the most of the others come first, so that a rank of
-// which some connections are cut does not keep out all to which they led.
+// Ranks that all receive notes from each other, with this one. Those that reach the most of the others come first, so
+// that a rank some of whose connections are cut does not keep out all to which they led.
 RankSet Agreement::pick_team(const RankSet& present) const {
-  const auto hears = [&](int a, int b) { return (a == rank_ ? note_ : notes_[a]).heard.has(b); };
-  const auto together = [&](int a, int b) { return a == b || (hears(a, b) && hears(b, a)); };
-  std::vector<std::pair<int, int>> order;  // how many it does not hear, and the rank
+  const auto reaches = [&](int a, int b) { return (a == rank_ ? note_ : notes_[a]).answering.has(b); };
+  const auto together = [&](int a, int b) { return a == b || (reaches(a, b) && reaches(b, a)); };
+  std::vector<std::pair<int, int>> order;  // how many it does not reach, and the rank
   for (int r = 0; r < size_; ++r) {
     if (present.has(r)) {
       int apart = 0;
@@ -195,7 +195,7 @@ RankSet Agreement::pick_team(const RankSet& present) const {
 
 void Agreement::lead(Time now) {
   if (note_.proposing == 0) {
-    RankSet present = note_.heard;
+    RankSet present = note_.answering;
     present.add(rank_);
     for (int r = 0; r < size_; ++r) {
       if (present.has(r) && !others_settled(r, present)) {

@@ -9,8 +9,12 @@ constexpr std::size_t kNumbers = 10;
 constexpr std::size_t kSets = 6;
 
 std::vector<RankSet*> sets(Note& note) {
-  return {
-      &note.accepted_value.ranks, &note.proposal.ranks, &note.decision.ranks, &note.dead, &note.heard, &note.silent};
+  return {&note.accepted_value.ranks,
+          &note.proposal.ranks,
+          &note.decision.ranks,
+          &note.dead,
+          &note.answering,
+          &note.silent};
 }
 
 }  // namespace
@@ -67,17 +71,17 @@ std::string Note::write(std::uint32_t communicator, const std::vector<std::uint6
   return out.str();
 }
 
-std::optional<Note::Letter> Note::read(const std::string& text) {
+std::optional<Note::Message> Note::read(const std::string& text) {
   if (!text.starts_with(kMark)) {
     return std::nullopt;
   }
   std::istringstream in(text.substr(sizeof kMark - 1));
-  Letter letter;
-  in >> letter.communicator >> std::hex;
+  Message message;
+  in >> message.communicator >> std::hex;
   for (std::uint64_t word = 0; in >> word;) {
-    letter.words.push_back(word);
+    message.words.push_back(word);
   }
-  return letter;
+  return message;
 }
 
 }  // namespace collectives

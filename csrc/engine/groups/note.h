@@ -1,5 +1,5 @@
-// What a rank tells the others while a communicator shrinks: the whole of its state, again and again, so that only the
-// latest note counts and nothing depends on one that was lost. It lies in the control page of the rank's segment for
+// What a rank publishes while a communicator shrinks: all of its state, again and again, so that only the latest note
+// counts and nothing depends on one that was lost. It lies in the control page of the rank's segment for
 // those that map it, and goes over links to the others.
 #pragma once
 
@@ -19,7 +19,7 @@ struct Plot {
   std::uint64_t offset = 0;  // of the segment in its arena
 };
 
-// What the ranks agree about: who goes on, under which number. Number 0: nothing.
+// What the ranks agree about: which of them go on, under which number. Number 0: nothing.
 struct Survivors {
   RankSet ranks;
   std::uint32_t number = 0;
@@ -31,10 +31,10 @@ struct Note {
         proposal{RankSet(size)},
         decision{RankSet(size)},
         dead(size),
-        heard(size),
+        answering(size),
         silent(size) {}
 
-  std::uint64_t beat = 0;    // grows from note to note of a rank; 0: the rank has never told anything
+  std::uint64_t beat = 0;    // grows from note to note of a rank; 0: the rank has not published any
   bool joined = false;       // it is in shrink() now
   std::uint32_t number = 0;  // its proposal for the new communicator, which also marks its memory
   Plot plot;
@@ -45,9 +45,9 @@ struct Note {
   std::uint64_t proposing = 0;
   Survivors proposal;
   Survivors decision;
-  RankSet dead;    // ended, by proof
-  RankSet heard;   // in shrink() as well
-  RankSet silent;  // neither
+  RankSet dead;       // ended, by proof
+  RankSet answering;  // in shrink() as well, and their notes arrive
+  RankSet silent;     // neither
 
   // How many words the note of a rank takes in a communicator of so many.
   static std::size_t words(int size);
@@ -56,13 +56,13 @@ struct Note {
   static std::optional<Note> decode(const std::vector<std::uint64_t>& words, int size);
 
   // A note on its way over a link, among reports.
-  struct Letter {
+  struct Message {
     std::uint32_t communicator = 0;
     std::vector<std::uint64_t> words;
   };
   static constexpr char kMark[] = "note ";  // reports begin with a digit
   static std::string write(std::uint32_t communicator, const std::vector<std::uint64_t>& words);
-  static std::optional<Letter> read(const std::string& text);
+  static std::optional<Message> read(const std::string& text);
 };
 
 }  // namespace collectives

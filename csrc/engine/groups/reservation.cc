@@ -14,7 +14,7 @@ Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::
   options_.id = number;
   options_.members.clear();
   for (std::size_t m = 0; m < members.size(); ++m) {
-    options_.members.push_back(parent.world_rank(members[m]));
+    options_.members.push_back(parent.members().world_rank(members[m]));
     host_.push_back(parent.topology().host[members[m]]);
     rank_ = members[m] == parent.rank() ? static_cast<int>(m) : rank_;
   }
@@ -86,7 +86,7 @@ std::unique_ptr<Communicator> Reservation::make(const std::vector<Place>& places
       if (!memory.is_segment(world_rank, *offsets[m], segment.total, options_.id)) {
         throw CollectivesError(ErrorKind::kMismatch,
                                "rank " + std::to_string(m) + " of the new group has no memory at the offset " +
-                                   std::to_string(*offsets[m]) + " that it told",
+                                   std::to_string(*offsets[m]) + " that it has given",
                                {rank_, m, "", -1, "", -1});
       }
       if (m != rank_) {

@@ -1,8 +1,9 @@
 // How a rank takes part in the making of a group.
 //
 // The ranks of the parent agree on a number for the new communicator: the highest of those that they propose. Then each
-// makes a reservation: it claims the number, and takes memory for its segment. They tell each other what came of that.
-// When all have claimed the number, each member makes its communicator, and can use it at once; else all begin again.
+// makes a reservation: it claims the number, and takes memory for its segment. They exchange whether that went
+// well. When all have claimed the number, each member makes its communicator, and can use it at once; else all begin
+// again.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace collectives {
 
-// What a member has reserved, as it tells the others.
+// What a member has reserved, as the others learn it.
 struct Place {
   bool room = true;          // there is memory for its segment, or it needs none
   bool heap = false;         // the segment has room for a heap

@@ -13,7 +13,7 @@ namespace collectives {
 void Shrinking::begin(double patience) {
   parent_.refuse_after_fork();
   const std::lock_guard guard(parent_.engine()->lock());
-  if (parent_.closed_) {
+  if (parent_.closed()) {
     raise(ErrorKind::kClosed, -1, "the communicator is closed; shrink() comes before close()");
   }
   if (running_ || used_) {
@@ -28,7 +28,7 @@ void Shrinking::begin(double patience) {
   if (agreement_ == nullptr) {
     reserve();  // may throw: another call begins anew
     read_.assign(parent_.size(), 0);
-    letters_.resize(parent_.size());
+    received_.resize(parent_.size());
     agreement_ = std::make_unique<Agreement>(parent_.rank(), parent_.size());
   }
   patience_ = patience;
@@ -70,29 +70,29 @@ bool Shrinking::step() {
   return agreement_->decided() || agreement_->failure() != Agreement::Failure::kNone;
 }
 
-// What the others have told, then who has ended: a rank that has ended has told before.
+// Reads the notes of the others, then looks which have ended: what a rank wrote before it ended counts.
 void Shrinking::listen() {
   const Clock::time_point now = Clock::now();
   for (int m = 0; m < parent_.size(); ++m) {
     if (m == parent_.rank()) {
       continue;
     }
-    const Peer& peer = parent_.peer(m);
-    const bool left = parent_.has_left(m);
-    if (parent_.maps(m)) {
+    const Peer& peer = parent_.members().peer(m);
+    const bool left = parent_.members().has_left(m);
+    if (parent_.members().maps(m)) {
       if (const std::optional<Note> note = board(m)) {
-        agreement_->hear(m, *note, now);
+        agreement_->receive(m, *note, now);
       }
-    } else if (!letters_[m].empty()) {
-      if (const std::optional<Note> note = Note::decode(letters_[m], parent_.size())) {
-        agreement_->hear(m, *note, now);
+    } else if (!received_[m].empty()) {
+      if (const std::optional<Note> note = Note::decode(received_[m], parent_.size())) {
+        agreement_->receive(m, *note, now);
       }
-      letters_[m].clear();
+      received_[m].clear();
     }
     if (left || (peer.state != Peer::State::kThere && peer.proven)) {
-      agreement_->bury(m);
+      agreement_->mark_dead(m);
     } else if (peer.state != Peer::State::kThere) {
-      agreement_->lose(m);
+      agreement_->mark_lost(m);
     }
   }
 }
@@ -122,7 +122,7 @@ void Shrinking::publish() {
   if (parent_.domain() != nullptr) {
     ControlPage& page = parent_.domain()->control(parent_.rank());
     const std::uint64_t version = page.note_version.load(std::memory_order_relaxed) + 1;
-    // Release: who reads a word of this version in place of the one before the last sees that there is another:
+    // Release: a rank that reads a word of this version in place of the one before the last sees that there is another:
     // board().
     for (std::size_t i = 0; i < words.size(); ++i) {
       page.notes[version % 2][i].store(words[i], std::memory_order_release);
@@ -134,17 +134,18 @@ void Shrinking::publish() {
     if (m == parent_.rank()) {
       continue;
     }
-    if (parent_.maps(m)) {
+    if (parent_.members().maps(m)) {
       parent_.domain()->wake(m);
-    } else if (Link* link = parent_.message_link(m); link != nullptr && parent_.peer(m).state == Peer::State::kThere) {
+    } else if (Link* link = parent_.members().process_link(m);
+               link != nullptr && parent_.members().peer(m).state == Peer::State::kThere) {
       link->abort(text);
     }
   }
 }
 
-void Shrinking::noted(int member, const std::vector<std::uint64_t>& words) {
-  letters_.resize(parent_.size());
-  letters_[member] = words;
+void Shrinking::receive_note(int member, const std::vector<std::uint64_t>& words) {
+  received_.resize(parent_.size());
+  received_[member] = words;
 }
 
 void Shrinking::give_up() {
@@ -167,7 +168,7 @@ std::unique_ptr<Communicator> Shrinking::finish() {
     if (!agreement_->decided()) {
       agreement_->withdraw();
       publish();
-      if (agreement_->failure() == Agreement::Failure::kBuried) {
+      if (agreement_->failure() == Agreement::Failure::kHeldForDead) {
         raise(ErrorKind::kPeer, -1,
               "other ranks hold this one for dead, because their connection to it was closed; end this process");
       }
@@ -203,7 +204,7 @@ std::unique_ptr<Communicator> Shrinking::finish() {
   return make();
 }
 
-// When ranks go on without some that have not ended, nobody goes on with the old communicator.
+// When ranks go on without some that have not ended, no rank goes on with the old communicator.
 void Shrinking::leave_behind() {
   RankSet behind(parent_.size());
   const RankSet& survivors = agreement_->decision().ranks;
@@ -219,43 +220,35 @@ void Shrinking::leave_behind() {
   }
   const std::string text = "shrink: the other ranks go on without " + names(behind);
   if (lowest && survivors.has(parent_.rank())) {
-    say("collectives: warning: " + parent_.who(parent_.rank()) + ", " + text + ", which did not answer within " +
+    say("collectives: warning: " + parent_.members().describe_self() + ", " + text + ", which did not answer within " +
         seconds_text(patience_) + "\n");
   }
-  Report report;
-  report.kind = ErrorKind::kPeer;
-  report.reporter = parent_.rank();
+  int suspect = -1;
   for (int m = parent_.size(); m-- > 0;) {
-    report.culprit = behind.has(m) ? m : report.culprit;
+    suspect = behind.has(m) ? m : suspect;
   }
-  report.sequence = static_cast<std::int64_t>(parent_.executor_->completed);
-  report.text = text;
-  parent_.fail(report);
+  parent_.fail(parent_.report(ErrorKind::kPeer, suspect, text));
 }
 
-void Shrinking::heed() {
-  if (!Engine::is_own_number(parent_.options().id) || parent_.executor_->completed != 0 || running_ ||
-      parent_.error_ != nullptr || parent_.closed_) {
+void Shrinking::check_early_notes() {
+  if (!Engine::is_own_number(parent_.options().id) || parent_.completed() != 0 || running_ || parent_.failed() ||
+      parent_.closed()) {
     return;
   }
   read_.resize(parent_.size());
-  letters_.resize(parent_.size());
+  received_.resize(parent_.size());
   for (int m = 0; m < parent_.size(); ++m) {
     if (m == parent_.rank()) {
       continue;
     }
-    const bool told = parent_.maps(m) ? parent_.domain()->control(m).note_version.load(std::memory_order_acquire) != 0
-                                      : !letters_[m].empty();
-    if (!told) {
+    const bool shrinks = parent_.members().maps(m)
+                             ? parent_.domain()->control(m).note_version.load(std::memory_order_acquire) != 0
+                             : !received_[m].empty();
+    if (!shrinks) {
       continue;
     }
-    Report report;
-    report.kind = ErrorKind::kPeer;
-    report.reporter = parent_.rank();
-    report.culprit = m;
-    report.sequence = 0;
-    report.text = parent_.who(m) + " has lost another rank and shrinks this communicator";
-    parent_.fail(report);
+    parent_.fail(parent_.report(
+        ErrorKind::kPeer, m, parent_.members().describe(m) + " has lost another rank and shrinks this communicator"));
     return;
   }
 }
@@ -263,7 +256,7 @@ void Shrinking::heed() {
 void Shrinking::refuse_left_out() {
   if (agreement_ == nullptr) {
     read_.resize(parent_.size());
-    letters_.resize(parent_.size());
+    received_.resize(parent_.size());
     parent_.engine()->watch_peers();
   }
   for (int m = 0; m < parent_.size(); ++m) {
@@ -271,11 +264,11 @@ void Shrinking::refuse_left_out() {
     if (agreement_ != nullptr || m == parent_.rank()) {
       continue;
     }
-    if (parent_.maps(m)) {
+    if (parent_.members().maps(m)) {
       note = board(m);
       read_[m] = 0;
-    } else if (!letters_[m].empty()) {
-      note = Note::decode(letters_[m], parent_.size());
+    } else if (!received_[m].empty()) {
+      note = Note::decode(received_[m], parent_.size());
     }
     if (note && note->decision.number != 0 && !note->decision.ranks.has(parent_.rank())) {
       raise_left_out(note->decision.ranks);
@@ -284,13 +277,13 @@ void Shrinking::refuse_left_out() {
 }
 
 std::string Shrinking::names(const RankSet& ranks) const {
-  std::vector<std::string> list;
+  std::vector<int> list;
   for (int m = 0; m < parent_.size(); ++m) {
     if (ranks.has(m)) {
-      list.push_back(parent_.who(m));
+      list.push_back(m);
     }
   }
-  return join(list);
+  return parent_.members().describe(list);
 }
 
 void Shrinking::raise(ErrorKind kind, int peer, const std::string& text) const {
@@ -298,7 +291,7 @@ void Shrinking::raise(ErrorKind kind, int peer, const std::string& text) const {
   context.rank = parent_.rank();
   context.peer = peer;
   context.collective = "shrink";
-  throw CollectivesError(kind, parent_.who(parent_.rank()) + ": " + text, context);
+  throw CollectivesError(kind, parent_.members().describe_self() + ": " + text, context);
 }
 
 void Shrinking::raise_left_out(const RankSet& survivors) const {

@@ -1,4 +1,4 @@
-// The communicator that the survivors of another one make, once they have agreed who they are.
+// The communicator that the survivors of another one make, once they have agreed which ranks they are.
 
 #include <algorithm>
 #include <mutex>
@@ -26,7 +26,7 @@ std::unique_ptr<Communicator> Shrinking::make() {
       }
       options.topology.rank = m == parent_.rank() ? options.topology.size : options.topology.rank;
       options.topology.host.push_back(topology.host[m]);
-      options.members.push_back(parent_.world_rank(m));
+      options.members.push_back(parent_.members().world_rank(m));
       old.push_back(m);
       ++options.topology.size;
     }
@@ -36,16 +36,16 @@ std::unique_ptr<Communicator> Shrinking::make() {
 }
 
 // The survivors on other hosts make the new communicator, in which they must not wait for this one.
-void Shrinking::tell_failure(const std::vector<int>& old, int culprit, std::uint32_t number, const std::string& text) {
+void Shrinking::send_failure(const std::vector<int>& old, int suspect, std::uint32_t number, const std::string& text) {
   const auto place = [&](int m) { return static_cast<int>(std::find(old.begin(), old.end(), m) - old.begin()); };
   Report report;
   report.communicator = number;
   report.reporter = place(parent_.rank());
-  report.culprit = place(culprit);
+  report.suspect = place(suspect);
   report.sequence = 0;
   report.text = text;
   for (const int m : old) {
-    if (Link* link = parent_.message_link(m); link != nullptr) {
+    if (Link* link = parent_.members().process_link(m); link != nullptr) {
       link->abort(report.encode(kReportBytes));
     }
   }
@@ -55,7 +55,7 @@ void Shrinking::tell_failure(const std::vector<int>& old, int culprit, std::uint
 std::unique_ptr<Domain> Shrinking::make_domain(const std::vector<int>& old, const CommunicatorOptions& options) {
   const int me = parent_.rank();
   const auto size = static_cast<int>(old.size());
-  const auto here = [&](int m) { return m == me || parent_.maps(m); };
+  const auto here = [&](int m) { return m == me || parent_.members().maps(m); };
   const auto mapped = std::count_if(old.begin(), old.end(), here);
   if (mapped <= 1) {
     if (segment_ != nullptr) {
@@ -72,10 +72,10 @@ std::unique_ptr<Domain> Shrinking::make_domain(const std::vector<int>& old, cons
     const std::optional<Note> note = m == me ? agreement_->note() : here(m) ? board(m) : Note(parent_.size());
     if (!note || !note->plot.room) {
       const std::string text =
-          "shrink: the memory of " + parent_.who(m) + " has no room for another communicator of " +
+          "shrink: the memory of " + parent_.members().describe(m) + " has no room for another communicator of " +
           std::to_string(size) +
           " ranks; close groups that are not needed, or raise COLLECTIVES_SYMMETRIC_HEAP on all ranks";
-      tell_failure(old, m, options.id, text);
+      send_failure(old, m, options.id, text);
       raise(ErrorKind::kGeneric, m, text);
     }
     heap = heap && note->plot.heap;
@@ -91,7 +91,7 @@ std::unique_ptr<Domain> Shrinking::make_domain(const std::vector<int>& old, cons
     offsets[n] = notes[n].plot.offset;
     if (!memory.is_segment(options.members[n], *offsets[n], layout.total, notes[n].number)) {
       raise(ErrorKind::kMismatch, old[n],
-            "shrink: " + parent_.who(old[n]) + " has no memory at the offset that it told");
+            "shrink: " + parent_.members().describe(old[n]) + " has no memory at the offset that it has given");
     }
     if (old[n] != me) {
       others.push_back({options.members[n], *offsets[n], notes[n].number});

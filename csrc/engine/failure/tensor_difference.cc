@@ -1,17 +1,14 @@
-// How ranks hear of each other's failures: every rank leaves one report, in its control page and on its links.
+#include "engine/failure/tensor_difference.h"
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
 #include <thread>
-
-#include "cpu/fence.h"
-#include "engine/communicator.h"
+#include <vector>
 
 namespace collectives {
 namespace {
 
 constexpr auto kReportPatience = std::chrono::seconds(1);
-constexpr auto kGrace = std::chrono::milliseconds(200);
 
 // What entry i of Work::counts is about; `work` is what this rank was at, or nullptr.
 std::string subject(const Work* work, std::size_t i, int size) {
@@ -89,7 +86,7 @@ std::string list_text(const Report& report) {
 }
 
 // Which tensors, or parts, of two lists differ, or empty when the lists are not known well enough.
-std::string tensor_difference(const Report& a, const Report& b, const Work* work, int size) {
+std::string first_difference(const Report& a, const Report& b, const Work* work, int size) {
   if (std::string shapes = shape_difference(a, b, work, size); !shapes.empty()) {
     return shapes;
   }
@@ -110,154 +107,25 @@ std::string tensor_difference(const Report& a, const Report& b, const Work* work
 
 }  // namespace
 
-// Leaves a report for all other ranks, once.
-void Communicator::tell(const Report& report) {
-  if (told_) {
-    return;
-  }
-  told_ = true;
-  const std::string text = report.encode(kReportBytes);
-  if (own_page_ != nullptr) {
-    std::memcpy(own_page_->report, text.data(), text.size());
-    // Release: the text before its length, and both before the notice below.
-    own_page_->report_bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) {
-      continue;
-    }
-    if (domain_ != nullptr && domain_->has(r)) {
-      domain_->control(r).aborted.store(1, std::memory_order_release);
-      domain_->wake(r);
-    } else if (Link* link = message_link(r); link != nullptr && peer(r).state == Peer::State::kThere) {
-      link->abort(text);
-    }
-  }
-  // Before anything that the caller does when it hears of the failure: others may be reading its arrays, and look at
-  // the notice afterwards (Executor::read).
-  full_fence();
-}
-
-// The report of a rank, where it has come.
-bool Communicator::collect(int r, Report* report) const {
-  if (const auto found = received_.find(r); found != received_.end()) {
-    *report = found->second;
-    return true;
-  }
-  if (r < 0 || r >= size() || !maps(r)) {
-    return false;
-  }
-  const ControlPage& page = domain_->control(r);
-  const std::size_t bytes = page.report_bytes.load(std::memory_order_acquire);
-  if (bytes == 0 || bytes > kReportBytes) {
-    return false;
-  }
-  *report = checked(Report::decode(std::string(page.report, bytes)), r);
-  return true;
-}
-
-// What a member says, unless it makes no sense in this group: then that is the failure.
-Report Communicator::checked(const Report& report, int member) const {
-  if (report.valid(size()) && report.reporter == member) {
-    return report;
-  }
-  Report bad;
-  bad.kind = ErrorKind::kPeer;
-  bad.communicator = options_.id;
-  bad.reporter = rank();
-  bad.culprit = member;
-  bad.sequence = static_cast<std::int64_t>(executor_->completed);
-  bad.text = who(member) + " has sent a malformed report; look at its own output, and start the job again";
-  return bad;
-}
-
-void Communicator::reported(int world_rank, const Report& report) {
-  const int member = member_of(world_rank);
-  if (member < 0) {
-    return;
-  }
-  if (report.kind == ErrorKind::kNone) {
-    left_[member] = true;
-    return;
-  }
-  received_[member] = checked(report, member);
-  hear(received_[member]);
-}
-
-void Communicator::noted(int world_rank, const std::vector<std::uint64_t>& words) {
-  if (const int member = member_of(world_rank); member >= 0) {
-    shrinking_.noted(member, words);
-  }
-}
-
-void Communicator::hear(const Report& report) {
-  if (heard_ == nullptr) {
-    heard_ = std::make_unique<Report>(report);
-    last_.work = nullptr;
-    heard_at_ = Clock::now();
-  }
-}
-
-// Looks whether another rank that maps this one's memory has failed.
-void Communicator::hear_reports() {
-  if (heard_ != nullptr || !aborted()) {
-    return;
-  }
-  for (int r = 0; r < size(); ++r) {
-    Report report;
-    if (r != rank() && collect(r, &report)) {
-      hear(report);
-    }
-  }
-}
-
-// True when a work that has all it needs must fail all the same: ranks that gave up on this collective may have left
-// their part of it before they did.
-bool Communicator::stopped(const Work& work) {
-  hear_reports();
-  if (!work.streams.empty()) {
-    engine_->hear_links();
-  }
-  if (error_ == nullptr && heard_ != nullptr && heard_->sequence <= static_cast<std::int64_t>(work.sequence)) {
-    fail(*heard_, &work);
-  }
-  return error_ != nullptr && error_->sequence <= static_cast<std::int64_t>(work.sequence);
-}
-
-// Fails when another rank has. Collectives before the one that failed there can still end well, so they get a moment.
-void Communicator::heed_reports(Clock::time_point now) {
-  hear_reports();
-  if (heard_ == nullptr || error_ != nullptr) {
-    return;
-  }
-  const auto earlier = [&](const auto& work) { return static_cast<std::int64_t>(work->sequence) < heard_->sequence; };
-  const bool wait =
-      std::any_of(active_.begin(), active_.end(), earlier) || std::any_of(queued_.begin(), queued_.end(), earlier);
-  if (!wait || now - heard_at_ > kGrace) {
-    fail(*heard_);
-  }
-}
-
-// Which tensor two ranks disagree about. Signatures do not tell, but both ranks send the lengths of theirs when they
-// hear of the failure, so their reports are worth waiting for, a moment at most.
-std::string Communicator::tensor_detail(int a, int b, const Work* work) {
+std::string tensor_difference(FailureReports& reports, int a, int b, const Work* work) {
+  const Members& members = reports.members();
   Report first;
   Report second;
   const auto until = Clock::now() + kReportPatience;
   // Nothing more comes from a rank that is gone.
   const auto known = [&](int r, Report* report) {
-    return collect(r, report) || r < 0 || r >= size() || peer(r).state != Peer::State::kThere;
+    return reports.find(r, report) || r < 0 || r >= members.size() || members.peer(r).state != Peer::State::kThere;
   };
   while (!(known(a, &first) && known(b, &second)) && Clock::now() < until) {
     for (const int r : {a, b}) {
-      if (Link* link = r >= 0 && r < size() ? message_link(r) : nullptr; link != nullptr) {
+      if (Link* link = r >= 0 && r < members.size() ? members.process_link(r) : nullptr; link != nullptr) {
         link->progress();
       }
     }
-    engine_->hear_links();
+    reports.engine().handle_link_events();
     std::this_thread::yield();
   }
-  std::string text = tensor_difference(first, second, work, size());
+  std::string text = first_difference(first, second, work, members.size());
   text = text.empty() ? text : "; " + text;
   if (!first.names.empty() || !second.names.empty()) {
     text += "; " + list_text(first) + ", " + list_text(second);

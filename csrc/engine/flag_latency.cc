@@ -1,21 +1,26 @@
-// The latency of a flag between two ranks, by which benchmarks tell where their cores are.
+#include "engine/flag_latency.h"
 
 #include <sched.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
 #include "core/error.h"
-#include "engine/communicator.h"
 
 namespace collectives {
 
-double Communicator::flag_latency(int peer, int rounds, double timeout_s) {
-  if (domain_ == nullptr || peer < 0 || peer >= size() || peer == rank() || !domain_->has(peer)) {
-    throw ArgumentError("rank " + std::to_string(peer) + " shares no memory with rank " + std::to_string(rank()));
+double flag_latency(const Domain* domain, int rank, int size, int peer, int rounds, double timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  if (domain == nullptr || peer < 0 || peer >= size || peer == rank || !domain->has(peer)) {
+    throw ArgumentError("rank " + std::to_string(peer) + " shares no memory with rank " + std::to_string(rank));
   }
-  std::atomic<std::uint64_t>& mine = own_page_->probe;
-  const std::atomic<std::uint64_t>& theirs = domain_->control(peer).probe;
+  std::atomic<std::uint64_t>& mine = domain->control(rank).probe;
+  const std::atomic<std::uint64_t>& theirs = domain->control(peer).probe;
   // The words only ever grow, by `rounds` in each measurement, so measurements need no reset.
   const std::uint64_t start = mine.load(std::memory_order_relaxed);
-  const bool first = rank() < peer;
+  const bool first = rank < peer;
   const Clock::time_point begin = Clock::now();
   Clock::time_point measured = begin;
   for (int i = 1; i <= rounds; ++i) {
@@ -30,7 +35,7 @@ double Communicator::flag_latency(int peer, int rounds, double timeout_s) {
           throw CollectivesError(ErrorKind::kDeadline,
                                  "rank " + std::to_string(peer) + " did not take part in flag_latency() within " +
                                      std::to_string(timeout_s) + " s",
-                                 {rank(), peer, "flag_latency", -1, "", timeout_s});
+                                 {rank, peer, "flag_latency", -1, "", timeout_s});
         }
       }
     }

@@ -1,10 +1,12 @@
-// From a call to a work: checks, the signature, the plan.
+#include "engine/call_preparation.h"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
 
 #include "core/error.h"
-#include "engine/communicator.h"
+#include "engine/messages.h"
 
 namespace collectives {
 namespace {
@@ -34,8 +36,8 @@ std::size_t number_of_parts(Collective collective, int size) {
   return collective == Collective::kAllToAll ? ranks * ranks : ranks;
 }
 
-// Call::lengths, also where the call leaves them out.
-void take_lengths(const Call& call, int size, std::vector<std::int64_t>& lengths) {
+// Call::lengths, worked out where the call leaves them out.
+void find_lengths(const Call& call, int size, std::vector<std::int64_t>& lengths) {
   if (!call.lengths.empty() || call.input.size() != 1 || call.output.size() != 1) {
     lengths = call.lengths;
     return;
@@ -79,45 +81,7 @@ void check_lengths(const Work& work, int rank, int size) {
 
 }  // namespace
 
-void Communicator::throw_forked() const {
-  ErrorContext context;
-  context.rank = rank();
-  throw CollectivesError(ErrorKind::kForked,
-                         "this process was forked from one that used the communicator; only the parent can use it. "
-                         "Start processes with the spawn method",
-                         context);
-}
-
-void Communicator::check_usable() {
-  ErrorContext context;
-  context.rank = rank();
-  if (closed_) {
-    throw CollectivesError(ErrorKind::kClosed,
-                           options_.members.empty()
-                               ? "the communicator is closed; call collectives.init() for a new one"
-                               : "the communicator of this group is closed; make a new group",
-                           context);
-  }
-  if (error_ != nullptr) {
-    shrinking_.refuse_left_out();
-    context.peer = error_->culprit == rank() ? error_->other : error_->culprit;
-    context.sequence = error_->sequence;
-    name_process(context);
-    throw CollectivesError(error_->kind,
-                           "the communicator has failed before and cannot be used any more: " + error_->text, context);
-  }
-}
-
-// Throws when this communicator, or that of another rank, has failed.
-void Communicator::heed_before_call() {
-  if (heard_ != nullptr && error_ == nullptr) {
-    fail(*heard_);
-  }
-  check_usable();
-}
-
-void Communicator::prepare(Work& work, const Call& call) {
-  heed_before_call();
+void CallPreparation::prepare(Work& work, const Call& call) {
   work.key = CallKey();
   work.described = 0;
   if (call.root < 0 || call.root >= size()) {
@@ -149,7 +113,7 @@ void Communicator::prepare(Work& work, const Call& call) {
   }
   work.counts.clear();
   if (parts) {
-    take_lengths(call, size(), work.counts);
+    find_lengths(call, size(), work.counts);
   } else {
     for (const Span& span : call.input) {
       work.counts.push_back(span.bytes / element);
@@ -158,27 +122,24 @@ void Communicator::prepare(Work& work, const Call& call) {
   const Signature signature =
       make_signature(call.collective, call.op, call.dtype, symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate,
                      call.deterministic, call.algorithm, call.root, work.counts);
-  bind(work, call, signature, symmetric);
+  find_plan(work, call, signature, symmetric);
   check_lengths(work, rank(), size());
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
   work.details = call.details;
-  take_shapes(work, call);
+  add_shapes(work, call);
   if (call.details != nullptr && call.details->agreed) {
     work.signature = named(work.signature, call.details->names);
   }
   if (call.op == Op::kPremulSum) {
     scale(work, call);
   }
-  gather_spans(work, bytes, result_bytes);
+  make_buffers(work, bytes, result_bytes);
   work.divisor = size();
-  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
-  work.name.assign(call.name);
-  work.error.reset();
-  number(work);
+  finish(work, call);
 }
 
-// Collectives of parts leave lengths open, but no shapes: callers that give any mean them.
-void Communicator::take_shapes(Work& work, const Call& call) const {
+// Vector collectives leave lengths open, but no shapes: callers that give any want them compared.
+void CallPreparation::add_shapes(Work& work, const Call& call) const {
   if (options_.compare_shapes || has_parts(call.collective)) {
     work.shapes = call.shapes;
     work.signature = shaped(work.signature, work.shapes);
@@ -187,8 +148,15 @@ void Communicator::take_shapes(Work& work, const Call& call) const {
   }
 }
 
+// What every collective needs at last.
+void CallPreparation::finish(Work& work, const Call& call) const {
+  work.timeout_s = timeout_of(call);
+  work.name.assign(call.name);
+  work.error.reset();
+}
+
 // What runs is a barrier that carries the signature of the call, and is known by its name in errors and the recorder.
-void Communicator::prepare_agreement(Work& work, const Call& call) {
+void CallPreparation::prepare_agreement(Work& work, const Call& call) {
   static const Algorithm nccl = {"nccl", Collective::kBarrier, {}, {}, Determinism::kFixed, nullptr, nullptr, nullptr};
   work.input_heap_offset = work.output_heap_offset = -1;
   work.counts = call.lengths;
@@ -204,23 +172,20 @@ void Communicator::prepare_agreement(Work& work, const Call& call) {
     Problem barrier;
     barrier.collective = Collective::kBarrier;
     work.plan =
-        make_plan(work.signature, barrier, select(barrier, options_.topology, false), options_.topology, domain_.get());
+        make_plan(work.signature, barrier, select(barrier, options_.topology, false), options_.topology, domain_);
     work.plan->algorithm = &nccl;
     work.plan->problem = call.problem();
     work.plan->problem.counts = counts_;
     plans_.put(work.plan);
   }
-  take_shapes(work, call);
-  gather_spans(work, 0, 0);
-  work.timeout_s = call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s;
-  work.name.assign(call.name);
-  work.error.reset();
-  number(work);
+  add_shapes(work, call);
+  make_buffers(work, 0, 0);
+  finish(work, call);
 }
 
 // premul_sum: the collective runs over the input times its factor. All-reduce has room for that in the output, which
 // then is the input; others get memory of their own.
-void Communicator::scale(Work& work, const Call& call) {
+void CallPreparation::scale(Work& work, const Call& call) {
   const ScaleFunction scale = best_reducer().scale(call.dtype);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
   if (call.collective == Collective::kAllReduce) {
@@ -243,7 +208,7 @@ void Communicator::scale(Work& work, const Call& call) {
 
 // Makes buffers of the spans, and binds the work to them. Short lists travel as one piece, and no tensor at all is like
 // one of no elements.
-void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t result_bytes) {
+void CallPreparation::make_buffers(Work& work, std::int64_t bytes, std::int64_t result_bytes) const {
   const bool lists = work.input_spans.size() > 1 || work.output_spans.size() > 1;
   const bool apart = has_parts(work.plan->problem.collective);  // input and output differ in length
   const std::int64_t room = apart ? bytes + result_bytes : bytes;
@@ -265,11 +230,11 @@ void Communicator::gather_spans(Work& work, std::int64_t bytes, std::int64_t res
                                         result_bytes};
   const Schedule& schedule = work.plan->schedule;
   work.ends_at_once = !schedule.uses_links && schedule.scratch_bytes == 0 && !work.is_packed && work.scaled.empty();
-  executor_->bind(work);
+  executor_.bind(work);
 }
 
 // Finds or makes the plan.
-void Communicator::bind(Work& work, const Call& call, const Signature& signature, bool symmetric) {
+void CallPreparation::find_plan(Work& work, const Call& call, const Signature& signature, bool symmetric) {
   counts_.clear();
   if (has_parts(call.collective)) {
     counts_ = part_counts(call.collective, work.counts, size());
@@ -298,8 +263,40 @@ void Communicator::bind(Work& work, const Call& call, const Signature& signature
                           " depends on the size; with deterministic=True leave the choice to algorithm=\"auto\"");
     }
   }
-  work.plan = make_plan(signature, problem, *algorithm, options_.topology, domain_.get());
+  work.plan = make_plan(signature, problem, *algorithm, options_.topology, domain_);
   plans_.put(work.plan);
+}
+
+void CallPreparation::prepare_message(Work& work, const Call& call) const {
+  const Message& message = call.message;
+  if (message.peer < 0 || message.peer >= size() || message.peer == rank()) {
+    throw ArgumentError("rank " + std::to_string(message.peer) + " cannot be the other side of a message of rank " +
+                        std::to_string(rank()) + ": the group has ranks 0 to " + std::to_string(size() - 1) +
+                        ", and a rank sends nothing to itself");
+  }
+  if (message.tag < 0 || message.tag > kMaxTag) {
+    throw ArgumentError("tag " + std::to_string(message.tag) + " is out of range: 0 to " + std::to_string(kMaxTag));
+  }
+  static const auto plan = [] {
+    auto empty = std::make_shared<Plan>();
+    empty->problem.collective = Collective::kMessage;
+    return empty;
+  }();
+  work.plan = plan;
+  work.message = message;
+  work.input_spans = work.output_spans = message.sending ? call.input : call.output;
+  std::int64_t bytes = 0;
+  for (const Span& span : work.input_spans) {
+    work.counts.push_back(span.bytes / static_cast<std::int64_t>(size_of(call.dtype)));
+    bytes += span.bytes;
+  }
+  work.input = work.output = {work.input_spans.data(), static_cast<std::int64_t>(work.input_spans.size()), bytes};
+  if (call.by_nccl) {
+    work.counts = call.lengths;
+  }
+  work.signature = make_signature(Collective::kMessage, Op::kSum, call.dtype, MemoryKind::kPrivate, false,
+                                  call.by_nccl ? kByNccl : 0, 0, work.counts);
+  finish(work, call);
 }
 
 }  // namespace collectives

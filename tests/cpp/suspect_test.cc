@@ -25,17 +25,17 @@ void say(int descriptor, const Report& report) {
   CHECK(::send(descriptor, frame.data(), frame.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(frame.size()));
 }
 
-// What `reporter` tells of the deadline of kOrigin, which blames `culprit`.
-Report deadline(int reporter, int culprit, std::vector<int> waits) {
+// The report of `reporter` about the deadline of kOrigin, which suspects `suspect`.
+Report deadline(int reporter, int suspect, std::vector<int> waits) {
   Report report;
   report.kind = ErrorKind::kDeadline;
   report.cause = Cause::kSilence;
   report.reporter = reporter;
   report.origin = kOrigin;
-  report.culprit = culprit;
+  report.suspect = suspect;
   report.sequence = 0;
   report.waits = std::move(waits);
-  report.text = "all_reduce #0 has waited for rank " + std::to_string(culprit);
+  report.text = "all_reduce #0 has waited for rank " + std::to_string(suspect);
   return report;
 }
 
