@@ -1,4 +1,4 @@
-"""Arrays that a signal handler changes while their rank waits to be told what the others have."""
+"""Arrays that a signal handler changes while their rank waits for the lengths and types of the others."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_all_algorithms_of_four_ranks(tmp_path):
     assert "left out: hierarchical " in run.stdout
     assert run.stdout.splitlines()[-1].startswith("all_reduce, 4 ranks, shm: ")
     assert run.stdout.splitlines()[-1].endswith(" 0 wrong")
-    assert run.stderr == ""  # no bar where nobody looks
+    assert run.stderr == ""  # no bar where stderr is no terminal
     rows = json.loads(rows_file.read_text())["rows"]
     assert {row["algorithm"] for row in rows} == {"hierarchical_copy", "one_shot", "reduce_to_one", "ring", "two_shot"}
     assert {row["bytes"] for row in rows} == {8, 65536}

@@ -1,4 +1,4 @@
-"""The bare loops of the bench: what they compute, and that they are shown but nobody's competitor."""
+"""The bare loops of the bench: what they compute, and that tables show them without comparing others with them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from bench_runs import BENCH
 from collectives import _core
 
 HUGE = 2 << 20
-BOX = 512 << 10
+BOUNCE = 512 << 10
 CONFIG_REST = (False, 1.0, 1.0, 1)  # check, timeout, duration, seed
 
 
@@ -48,8 +48,8 @@ class Pair:
             rank.close()
             connection.close()
 
-    def box(self, rank, number, offset, count):
-        begin = HUGE + (3 * rank + number) * BOX + offset
+    def bounce(self, rank, number, offset, count):
+        begin = HUGE + (3 * rank + number) * BOUNCE + offset
         return self.memory[begin : begin + 4 * count].view(np.float32)
 
     def buffer(self, rank, count):
@@ -164,29 +164,29 @@ def test_times_of_a_placement(bench_module):
 def test_reduce_half(pair, count):
     x, own, back = numbers(count, 1), numbers(count, 2), numbers(count, 3)
     piece = min(count // 2, (128 << 10) // 4)
-    pair.box(1, 1, 0, piece)[:] = own[:piece]
-    pair.box(1, 2, 0, piece)[:] = back[:piece]
+    pair.bounce(1, 1, 0, piece)[:] = own[:piece]
+    pair.bounce(1, 2, 0, piece)[:] = back[:piece]
     result = x.copy()
     pair.call(1, "reduce_half", result)
     theirs, mine = slice(count - 2 * piece, count - piece), slice(count - piece, count)
-    assert np.array_equal(pair.box(1, 0, 0, piece), x[theirs])
+    assert np.array_equal(pair.bounce(1, 0, 0, piece), x[theirs])
     assert np.array_equal(result[mine], x[mine] + own[:piece])
-    assert np.array_equal(pair.box(1, 1, 0, piece), x[mine] + own[:piece])
+    assert np.array_equal(pair.bounce(1, 1, 0, piece), x[mine] + own[:piece])
     assert np.array_equal(result[theirs], back[:piece])
     assert np.array_equal(result[: theirs.start], x[: theirs.start])
 
 
 def test_calls_of_a_batch_work_on_different_parts(pair):
     x, other = numbers(37, 1), numbers(4 * 37, 2).reshape(4, 37)
-    pair.call(0, "reduce_all", x, 4, before=True)  # rank 1 finds zeros in its boxes 1 and 2
+    pair.call(0, "reduce_all", x, 4, before=True)  # rank 1 finds zeros in its bounce buffers 1 and 2
     for part in range(4):
-        assert not pair.box(1, 1, 192 * part, 37).any()
-        pair.box(1, 1, 192 * part, 37)[:] = other[part]
+        assert not pair.bounce(1, 1, 192 * part, 37).any()
+        pair.bounce(1, 1, 192 * part, 37)[:] = other[part]
     result = x.copy()
     expected = x.copy()
     for part in range(4):
         pair.call(1, "reduce_all", result, 4)
-        assert np.array_equal(pair.box(1, 0, 192 * part, 37), expected)
+        assert np.array_equal(pair.bounce(1, 0, 192 * part, 37), expected)
         expected = expected + other[part]
         assert np.array_equal(result, expected)
 
@@ -217,7 +217,7 @@ def test_what_moves_one_way(pair, bench_module):
     x[:] = values
     pair.call(1, "update", x)
     assert np.array_equal(x, values + np.float32(1))
-    pair.box(0, 2, 0, piece)[:] = values[:piece]
+    pair.bounce(0, 2, 0, piece)[:] = values[:piece]
     x[:] = 5
     pair.call(0, "copy_back", x)
     assert np.array_equal(x[-piece:], values[:piece])

@@ -26,7 +26,7 @@ def test_small_run(group, tmp_path):
     file = tmp_path / "out.json"
     run = bench("--group", group, "--duration", 0.1, "--json", file)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stderr == ""  # no bar where nobody looks, and no remarks of TensorFlow
+    assert run.stderr == ""  # no bar where stderr is no terminal, and no remarks of TensorFlow
     assert run.stdout.splitlines()[-1] == "checked: nothing wrong"
     report = json.loads(file.read_text())
     assert report["wrong"] == []

@@ -1,4 +1,4 @@
-"""What ranks do in the conformance tests of the collectives of parts: run cases against NumPy and say what went wrong.
+"""What ranks do in the conformance tests of the vector collectives: run cases against NumPy and say what went wrong.
 
 Every array that a case gives or gets lies in a larger store of known bytes. After the call the outputs are put back to
 what they were, and the stores must then be as before: inputs unchanged and nothing written outside the outputs.
@@ -41,7 +41,7 @@ class Case(NamedTuple):
         rows: of each tensor, the rows of each part; for all_to_all [from * n + to].
         trailing: of each tensor, the shape of a row.
         form: where the result goes: "new" array, "out", or "in place" where the collective has such a form.
-        told: counts= is given.
+        counted: counts= is given.
         layout, out_layout: how the arrays lie in memory.
         as_list: tensors are given as a list, also when there is but one.
         scalar: a tensor of one row is given without dimensions (gathering collectives).
@@ -55,7 +55,7 @@ class Case(NamedTuple):
     op: str = "sum"
     root: int = 0
     form: str = "new"
-    told: bool = True
+    counted: bool = True
     layout: str = "plain"
     out_layout: str = "plain"
     as_list: bool = False
@@ -141,7 +141,7 @@ def wanted(case: Case, n: int, rank: int, most: int) -> list[tuple[Array, Array]
 
 def counts_of(case: Case, n: int, rank: int) -> Any:
     """The argument counts= of a rank."""
-    if not case.told or (case.collective == "scatter" and rank != case.root):
+    if not case.counted or (case.collective == "scatter" and rank != case.root):
         return None
     entries: list[Any] = []
     for rows in case.rows:

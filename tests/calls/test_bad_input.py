@@ -200,7 +200,7 @@ def overlap(comm: Any) -> dict[str, list[float]]:
     comm.all_reduce(x, out=x[::-1])
     found["reversed"] = x.tolist()
     try:
-        large = np.repeat(base, 1 << 17)  # larger than all boxes
+        large = np.repeat(base, 1 << 17)  # larger than all bounce buffers
         half = large.size // 2
         comm.all_reduce([large[:half], large[half:]], out=[large[half:], large[:half]])
         found["crossed"] = large[:: 1 << 17].tolist()

@@ -1,4 +1,4 @@
-"""Calls of the collectives of parts that are wrong by themselves, and outputs that do not fit what other ranks gave."""
+"""Calls of vector collectives that are wrong by themselves, and outputs that do not fit what other ranks gave."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def test_a_bad_call_raises_and_does_no_harm(pools: Pools, name: str, transport: 
 
 def unfit(comm: Any, collective: str) -> tuple[str, bool]:
     """Only the ranks together know the lengths; rank 1 has an out of another length, and the others get theirs."""
-    culprit = comm.rank == 1
-    out = np.full(4 if culprit else {"all_gather": 6, "gather": 6, "scatter": 2, "all_to_all": 3}[collective], 5.0)
+    suspect = comm.rank == 1
+    out = np.full(4 if suspect else {"all_gather": 6, "gather": 6, "scatter": 2, "all_to_all": 3}[collective], 5.0)
     x = np.arange(2.0) + comm.rank * 2
     text = ""
     try:
@@ -151,7 +151,7 @@ def unfit(comm: Any, collective: str) -> tuple[str, bool]:
         "scatter": x,
         "all_to_all": np.full(3, float(comm.rank)),
     }[collective]
-    return text, bool(np.array_equal(out, np.full(4, 5.0) if culprit else expected))
+    return text, bool(np.array_equal(out, np.full(4, 5.0) if suspect else expected))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

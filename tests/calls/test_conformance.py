@@ -86,7 +86,7 @@ def test_at_the_borders_of_boxes(group: Any) -> None:
 
 
 def test_large(group: Any) -> None:
-    """A sample of what is larger than all boxes together, chosen by a seed; a small one where neighbours have more."""
+    """Some lengths beyond all bounce buffers together, by a seed; fewer where similar groups have more."""
     few = group.size in ((6, 7) if tiers.full() else (4, 5, 6, 7))
     rng = random.Random(f"{group.size} {group.transport}")
     cases = product(group, lambda _: [300_007], MEANINGFUL)
@@ -108,7 +108,7 @@ BOXED = [(n, t) for t in ("local", "shm", "tcp") for n in (2, 3, 5, 8) if n < 8 
 
 @pytest.mark.parametrize(("n", "transport"), BOXED)
 def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
-    """Boxes so small that small arrays go round them many times."""
+    """Bounce buffers so small that small arrays pass through each of them many times."""
     group = pools.get(n, transport, slot_bytes=192, slots=2 if n < 5 else 4, segment_bytes=64)
     kinds = [("float64", "sum"), ("float16", "avg"), ("uint8", "sum"), ("bool", "prod"), ("int16", "min")]
     cases = matrix(group, lambda dtype: [1, *around(dtype, [64, 192, 192 * n, 768, 4000])], kinds)

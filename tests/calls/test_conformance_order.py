@@ -70,7 +70,7 @@ def test_many_in_flight(pools: Pools, n: int, transport: str) -> None:
 
 
 def polled(comm: Any) -> None:
-    """Work goes on by itself: nobody waits, done() turns true."""
+    """Work goes on by itself: done() turns true although no thread waits."""
     x = np.full(100_000, 1.0)
     work = comm.all_reduce(x, async_op=True)
     event = threading.Event()

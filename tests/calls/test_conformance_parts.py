@@ -1,4 +1,4 @@
-"""Collectives of parts: every algorithm of the registry x transport, for 1 to 8 ranks, against NumPy.
+"""Vector collectives: every algorithm of the registry x transport, for 1 to 8 ranks, against NumPy.
 
 What does not multiply is chosen at random, from a seed of the group's own, so that over all groups all combinations of
 two settings occur. Where that is too much, a group runs a sample of the cases, in the short tier a smaller one.
@@ -39,8 +39,8 @@ def vary(rng: random.Random, case: Case) -> Case:
     """The case in some form. Without counts= what is split must be split evenly."""
     even = all(len(set(rows)) == 1 for rows in case.rows)
     free = even or case.collective in ("all_gather", "gather")
-    told = not free or rng.random() < 0.5
-    return case._replace(form=rng.choice(FORMS), told=told, as_list=case.as_list or rng.random() < 0.15)
+    counted = not free or rng.random() < 0.5
+    return case._replace(form=rng.choice(FORMS), counted=counted, as_list=case.as_list or rng.random() < 0.15)
 
 
 def share(rng: random.Random, cases: list[Case], divisor: int) -> list[Case]:
@@ -76,7 +76,7 @@ def small_cases(rng: random.Random, algorithms: list[tuple[str, str]], n: int) -
 def settings(case: Case) -> tuple[Any, ...]:
     """Those of which every two values are to meet."""
     without_shape = case.scalar and 1 in case.rows[0] and case.trailing == ((),)
-    of_call = (case.form, case.told, case.as_list, without_shape)
+    of_call = (case.form, case.counted, case.as_list, without_shape)
     kernel = (case.collective == "reduce_scatter", case.dtype, case.op)
     return (case.collective, case.algorithm, kernel, case.root, *of_call)
 
@@ -108,7 +108,7 @@ def test_around_what_fits_beside_the_signature(group: Any) -> None:
 
 
 def border_cases(group: Any, rng: random.Random, borders: list[int], dtypes: list[str]) -> list[Case]:
-    """Equal and unequal parts around borders of boxes."""
+    """Equal and unequal parts around borders of bounce buffers."""
     n, cases = group.size, []
     for (collective, algorithm), border in itertools.product(group.run(usable_algorithms)[0], borders):
         for delta in range(3):
@@ -131,7 +131,7 @@ def test_at_the_borders_of_boxes(group: Any) -> None:
 
 
 def test_large(group: Any) -> None:
-    """Beyond all boxes together, for a third of the algorithms in each group."""
+    """Longer than all bounce buffers together, for a third of the algorithms in each group."""
     n, rng, cases = group.size, rng_of(group), []
     for collective, algorithm in group.run(usable_algorithms)[0]:
         rows = parts(collective, n, rng.choice([[400_007 // n, 11], [100_003]]))
@@ -141,7 +141,7 @@ def test_large(group: Any) -> None:
 
 @pytest.mark.parametrize(("n", "transport"), TINY)
 def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
-    """Boxes so small that small parts go round them many times, and some in which no chunk for each reader fits."""
+    """Bounce buffers so small that each is used many times, and some in which no chunk for each reader fits."""
     group = pools.get(n, transport, slot_bytes=192, slots=2, segment_bytes=64)
     dtypes = ["float64", "float16", "uint8", "bool", "int16"]
     borders = [64, 192 // (n - 1) // 8 * 8, 192, 768, 1900]

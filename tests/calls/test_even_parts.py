@@ -1,4 +1,4 @@
-"""Collectives of parts on one plain array in equal parts: the short way through the library, and where it ends."""
+"""Vector collectives on one plain array in equal parts: the short way through the library, and where it ends."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_gather_and_scatter_where_ranks_go_different_ways(pools: Pools, transpor
 
 
 def scatter_misfit(comm: Any) -> tuple[str, bool]:
-    """An output that does not fit what the root turns out to have: an error on that rank, and nobody waits."""
+    """An output that does not fit what the root has: an error on that rank, and no other rank waits for it."""
     whole = np.arange(6.0) if comm.rank == 0 else None
     text = ""
     try:

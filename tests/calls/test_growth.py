@@ -1,6 +1,6 @@
 """Ten times as much costs about ten times as much: every list, queue and registry of the library, at n and at 10 n.
 
-What is compared is processor time, which other programs take away from nobody, and of several rounds the least. A cost
+What is compared is processor time, in which other programs do not count, and of several rounds the least. A cost
 that grows as a square makes the ratio a hundred; the bound is in the middle.
 """
 

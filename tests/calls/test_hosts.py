@@ -99,7 +99,7 @@ def test_every_algorithm(hosts, places, tmp_path):
         assert report["local_size"] == places.count(places[rank])
         assert report["wrong"] == []
         assert report["hashes"] == reports[0]["hashes"]
-        # Only what needs memory that everybody maps may be left out here, and it says so.
+        # Only what needs memory that all ranks map may be left out here, and it says so.
         assert all("mapped" in reason for _, _, reason in report["left_out"])
         carried = {transport for transport, count in report["bytes"].items() if count > 0}
         assert "tcp" in carried

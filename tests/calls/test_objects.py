@@ -54,11 +54,11 @@ class Tagged(np.ndarray):
 class Picky:
     """Cannot be unpickled on one rank."""
 
-    def __init__(self, culprit: int) -> None:
-        self.culprit = culprit
+    def __init__(self, suspect: int) -> None:
+        self.suspect = suspect
 
     def __setstate__(self, state: dict[str, int]) -> None:
-        if here.rank == state["culprit"]:
+        if here.rank == state["suspect"]:
             raise LookupError(f"rank {here.rank} does not take it")
         self.__dict__.update(state)
 
@@ -289,18 +289,18 @@ def test_received_arrays_can_be_written(pools: Pools, n: int, transport: str) ->
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-def check_failure(outcomes: list[Outcome], culprit: int, kind: type[Exception], call: str, word: str) -> None:
-    """The culprit raises its own error, all others one that names it; all communicators can still be used."""
+def check_failure(outcomes: list[Outcome], suspect: int, kind: type[Exception], call: str, word: str) -> None:
+    """The suspect raises its own error, all others one that names it; all communicators can still be used."""
     for rank, outcome in enumerate(outcomes):
         error = outcome.error
         assert outcome.usable, f"rank {rank} is broken: {outcome.text}"
-        if rank == culprit:
+        if rank == suspect:
             assert isinstance(error, kind), outcome.text
             assert not isinstance(error, collectives.CollectivesError)
         else:
             assert isinstance(error, collectives.CollectivesError), outcome.text
-            assert (error.rank, error.peer, error.collective) == (rank, culprit, call)
-            for part in (f"rank {culprit} could not pickle", kind.__name__, word):
+            assert (error.rank, error.peer, error.collective) == (rank, suspect, call)
+            for part in (f"rank {suspect} could not pickle", kind.__name__, word):
                 assert part in str(error)
 
 
@@ -339,9 +339,9 @@ def test_errors_with_odd_texts(pools: Pools, kind: type[Exception], text: str, w
     check_failure(pools.get(3, "local").outcomes(broadcast_failing, kind, text), 0, kind, "broadcast_object", word)
 
 
-def broadcast_picky(comm: Any, culprit: int) -> int:
+def broadcast_picky(comm: Any, suspect: int) -> int:
     here.rank = comm.rank
-    return int(comm.broadcast_object(Picky(culprit) if comm.rank == 0 else None).culprit)
+    return int(comm.broadcast_object(Picky(suspect) if comm.rank == 0 else None).suspect)
 
 
 @pytest.mark.parametrize(("n", "transport"), SEVERAL)
@@ -364,7 +364,7 @@ def test_a_bad_root(pools: Pools, call: str, root: Any, kind: type[Exception], w
 
 
 def bad_root(comm: Any, call: str, root: Any, kind: type[Exception]) -> str:
-    """Only one rank makes the call: it fails before anything is sent, so nobody waits."""
+    """Only one rank makes the call: it fails before anything is sent, so no rank waits."""
     text = ""
     before = sequence(comm)
     if comm.rank == 0:
@@ -412,8 +412,8 @@ def test_gather_and_scatter(pools: Pools, n: int, transport: str) -> None:
     assert not failures, "\n".join(failures)
 
 
-def gather_unpicklable(comm: Any, call: str, culprits: list[int]) -> None:
-    mine = Unpicklable(ValueError(f"not from rank {comm.rank}")) if comm.rank in culprits else np.zeros(1000)
+def gather_unpicklable(comm: Any, call: str, suspects: list[int]) -> None:
+    mine = Unpicklable(ValueError(f"not from rank {comm.rank}")) if comm.rank in suspects else np.zeros(1000)
     getattr(comm, call)(mine)
 
 
@@ -426,16 +426,16 @@ def test_one_rank_cannot_pickle(pools: Pools, n: int, transport: str, call: str)
 
 
 def test_two_ranks_cannot_pickle(pools: Pools) -> None:
-    """Each of them raises its own error, and the others hear of the first."""
+    """Each of them raises its own error, and the others get one that names the first."""
     outcomes = pools.get(3, "shm").outcomes(gather_unpicklable, "all_gather_object", [1, 2])
     assert isinstance(outcomes[2].error, ValueError)
     assert "not from rank 2" in str(outcomes[2].error)
     check_failure(outcomes[:2], 1, ValueError, "all_gather_object", "not from rank 1")
 
 
-def gather_picky(comm: Any, culprit: int) -> int:
+def gather_picky(comm: Any, suspect: int) -> int:
     here.rank = comm.rank
-    return len(comm.all_gather_object(Picky(culprit) if comm.rank == 0 else None))
+    return len(comm.all_gather_object(Picky(suspect) if comm.rank == 0 else None))
 
 
 @pytest.mark.parametrize(("n", "transport"), SEVERAL)

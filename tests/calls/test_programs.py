@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from net.hosts import Bridged, why_not
 from net.ranks import HostGroup, host_group
 from pool import Pools
-from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
+from programs import DENSE, MAKING, OBJECTS, VECTOR, Item
 
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (4, 0, 2), (1000,), (33, 129), (90_001,)]
 LIMIT = 30  # seconds for one program
 # As often as they are named.
-KINDS = [programs.NOTHING, *2 * WHOLE, *2 * PARTS, *OBJECTS, *5 * ("message",), *2 * MAKING, *2 * ("close",)]
+KINDS = [programs.NOTHING, *2 * DENSE, *2 * VECTOR, *OBJECTS, *5 * ("message",), *2 * MAKING, *2 * ("close",)]
 
 item = st.builds(
     Item,

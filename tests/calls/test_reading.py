@@ -1,4 +1,4 @@
-"""Parts that ranks read straight from each other's memory: where all can, with the same results as through boxes.
+"""Parts that ranks read straight from each other's memory: with the same results as through bounce buffers.
 
 Only what lies on large pages is read, and only where the kernel lets a process look into another one. So these tests
 make such memory, and take the permission away by a filter of system calls.
@@ -34,7 +34,7 @@ def reason_against_large_pages() -> str:
     if not setting.exists() or "[never]" in setting.read_text():
         return "the system gives no large pages (transparent_hugepage/enabled)"
     release = tuple(int(n) for n in platform.release().split("-")[0].split(".")[:2])
-    return "" if release >= (6, 7) else f"Linux {platform.release()} does not tell what lies on large pages; 6.7 does"
+    return "" if release >= (6, 7) else f"Linux {platform.release()} does not say what lies on large pages; 6.7 does"
 
 
 NO_LARGE_PAGES = reason_against_large_pages()

@@ -264,7 +264,7 @@ def test_a_name_that_is_none(name: Any) -> None:
 
 
 def test_a_subclass_keeps_its_own_way() -> None:
-    """What inherits from torch.Tensor may have another meaning of memory than PyTorch's functions tell."""
+    """What inherits from torch.Tensor may have another meaning of memory than PyTorch's functions report."""
 
     class Meant(torch.Tensor):
         asked = 0

@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 import pool
 import programs
-from programs import MAKING, OBJECTS, PARTS, WHOLE
+from programs import DENSE, MAKING, OBJECTS, VECTOR
 
 COUNTS = {0: 8, 1: 15, 10: 15, 3000: 20, 50_000: 20, 700_000: 12, 5_000_000: 2}  # elements, and how often
 LARGEST = max(COUNTS)
 DTYPES = ("float32", "float64", "int32", "float16", "uint16")
 PERIOD = 97  # of the values of an array
 # As often as they are named.
-SHORT = [*2 * WHOLE, *2 * PARTS, *OBJECTS, *4 * ("message",), *2 * MAKING, "close"]
+SHORT = [*2 * DENSE, *2 * VECTOR, *OBJECTS, *4 * ("message",), *2 * MAKING, "close"]
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (4, 0, 2), (1000,), (33, 129)]
 
 
 @dataclass
-class Heard:
+class Received:
     """An error, without what it holds on to."""
 
     kind: str
@@ -39,8 +39,8 @@ class Heard:
     peer: int | None
 
     @staticmethod
-    def of(error: Exception) -> Heard:
-        return Heard(type(error).__name__, str(error), getattr(error, "peer", None))
+    def of(error: Exception) -> Received:
+        return Received(type(error).__name__, str(error), getattr(error, "peer", None))
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Report:
         wrong: the results that were not right.
         began: when the call began that failed, by the monotonic clock, which all processes of a machine share.
         step: when the first of the calls began that were in flight then.
-        heard: when the first error came.
+        received: when the first error came.
         noticed: when the world of this rank had failed.
         first: the first error, of the world or of a group.
         error: the error of the world. Both are None where there was none.
@@ -62,14 +62,14 @@ class Report:
     wrong: list[str] = field(default_factory=list)
     began: float = 0.0
     step: float = 0.0
-    heard: float = 0.0
+    received: float = 0.0
     noticed: float = 0.0
-    first: Heard | None = None
-    error: Heard | None = None
+    first: Received | None = None
+    error: Received | None = None
 
 
 class Timed:
-    """A communicator, a group or a work, which notes when it is called last: who computes cannot hear of anything."""
+    """A communicator, a group or a work, with the time of its last call: between calls a rank notices no failure."""
 
     def __init__(self, inner: Any, report: Report) -> None:
         self._inner, self._report = inner, report
@@ -120,7 +120,7 @@ class Mix:
     def begin(self, asynchronous: bool = False) -> Callable[[], None]:
         """Starts one call; what is returned waits for it and checks it."""
         rng, n = self.rng, self.size
-        kind = rng.choice([*3 * ("all_reduce",), "list", "symmetric", "broadcast", "reduce", "barrier", *PARTS])
+        kind = rng.choice([*3 * ("all_reduce",), "list", "symmetric", "broadcast", "reduce", "barrier", *VECTOR])
         count = rng.choices(list(self.counts), list(self.counts.values()))[0]
         dtype, root, k = rng.choice(DTYPES), rng.randrange(n), rng.randrange(50)
         what = f"{kind} {count} {dtype} root {root}"
@@ -173,7 +173,7 @@ class Mix:
     def _parts(
         self, kind: str, count: int, dtype: str, root: int, k: int, more: dict[str, Any], done: Any, what: str
     ) -> Callable[[], None]:
-        """The collectives of parts, with parts of equal lengths."""
+        """The vector collectives, with parts of equal lengths."""
         n, rank = self.size, self.rank
         part = self.values(count, dtype, rank + k)
         whole = self.values(count * n, dtype, rank + k)
@@ -222,7 +222,7 @@ def world_error(report: Report, comm: Any) -> None:
         comm.barrier()
     except Exception as error:
         report.noticed = time.monotonic()
-        report.error = Heard.of(error)
+        report.error = Received.of(error)
 
 
 def run(
@@ -243,9 +243,9 @@ def run(
             if stop is not None and step % 5 == 0 and mix.comm.broadcast(np.array([comm.rank == 0 and stop()]), 0)[0]:
                 break
     except Exception as error:
-        report.heard = time.monotonic()
+        report.received = time.monotonic()
         report.wrong += getattr(error, "faults", [])
-        report.first = Heard.of(error)
+        report.first = Received.of(error)
         world_error(report, comm)
     return report
 

@@ -21,9 +21,9 @@ from pool import Outcome
 
 PROMISED = 1.0  # seconds after which every survivor has its error
 # More, for a machine whose cores are taken by others: all ranks have to run once or twice. Past this it is a miss; had
-# nobody noticed anything, the error would have come at the deadline of a minute.
+# no rank noticed anything, the error would have come at the deadline of a minute.
 SLACK = 4.0
-GRACE = 60.0  # seconds for the test to hear of it
+GRACE = 60.0  # seconds for the test to receive the error
 
 
 @dataclass
@@ -90,7 +90,7 @@ def judge(result: Result, rank: int, report: Report, kinds: Sequence[str], since
     """A survivor has an error of the world of such a kind that names the victim, so many seconds after the fault."""
     first, world = report.first, report.error
     if first is None or world is None:
-        result.failures.append(f"rank {rank} heard of nothing")
+        result.failures.append(f"rank {rank} has received no error")
         return
     if world.kind not in kinds or world.peer != result.victim or f"rank {result.victim}" not in world.text:
         result.failures.append(f"rank {rank}: {world} does not name rank {result.victim}; first {first}")
@@ -98,7 +98,7 @@ def judge(result: Result, rank: int, report: Report, kinds: Sequence[str], since
     closed = "has left the group" in first.text or "closed the communicator" in first.text
     if result.victim not in meant(first.text) and not closed:
         result.failures.append(f"rank {rank}: the first error names others: {first}")
-    late = report.noticed - max(since, report.began)  # who computes hears of nothing before the next call
+    late = report.noticed - max(since, report.began)  # a rank that computes notices nothing before its next call
     result.late.append(late)
     if late > allowed + SLACK:
         result.failures.append(f"rank {rank}: the error came {late:.2f} s after the fault")
@@ -161,7 +161,7 @@ def end_thread(result: Result, rng: random.Random) -> Result:
         for rank, outcome in enumerate(group.collect(GRACE)):
             report = result.take(rank, outcome)
             if report is not None and rank != result.victim:
-                # Who closes with collectives in flight says so, and that is what the others hear.
+                # A rank that closes with collectives in flight reports that, and the others receive the report.
                 judge(result, rank, report, ["PeerError", "ClosedError"], since, PROMISED)
     return result
 
@@ -183,7 +183,7 @@ QUICK = 700_000  # elements: no call takes so long by itself
 
 
 def stop(jobs: Jobs, transport: str, rng: random.Random) -> Result:
-    """Nobody hears anything of the victim, and nobody may give it up before the deadline."""
+    """The victim is silent, and no rank may give it up before the deadline."""
     result = draw("stop", transport, rng)
     if transport == "local":
         return lazy_thread(result, rng)
@@ -205,8 +205,8 @@ def judge_deadline(result: Result, outcomes: dict[int, Outcome], since: float) -
     for rank, report in reports.items():
         judge(result, rank, report, ["DeadlineError"], since, DEADLINE)
     for rank, report in reports.items():
-        if report.heard < min(r.step for r in reports.values()) + DEADLINE:
-            result.failures.append(f"rank {rank} heard of a deadline before any can have passed: {report.first}")
+        if report.received < min(r.step for r in reports.values()) + DEADLINE:
+            result.failures.append(f"rank {rank} was told of a deadline before any can have passed: {report.first}")
 
 
 def lazy_thread(result: Result, rng: random.Random) -> Result:
@@ -232,7 +232,7 @@ def lazy_thread(result: Result, rng: random.Random) -> Result:
 
 
 def resume(jobs: Jobs, transport: str, rng: random.Random) -> Result:
-    """The victim goes on before anybody's deadline: nobody may notice more than that it took longer."""
+    """The victim goes on before the deadline of any rank: the others may notice no more than that it took longer."""
     result = draw("resume", transport, rng)
     crew = begin(jobs, result, rng, pool.told, QUICK)
     victim = crew.ranks[result.victim]

@@ -69,7 +69,7 @@ class OnDevice:
 
 
 class ByDlpack:
-    """The same, shown by DLPack: the stream of whoever asks is made to wait."""
+    """The same, shown by DLPack: the stream of the consumer is made to wait."""
 
     def __init__(self, values: Array, device: int = 0) -> None:
         self.base = OnDevice(values, device, on=8)

@@ -231,7 +231,7 @@ def replicas_to_some() -> None:
 
 
 def back_to_back() -> None:
-    """Calls on the same devices whose streams and arrays have nothing to do with each other share boxes and scratch."""
+    """Calls on the same devices share bounce buffers and scratch, although their streams and arrays are unrelated."""
     for devices in ([0, 1, 2], [0, 0]):
         for algorithm in ("one_shot", "two_shot", "ring", "hierarchical_copy", "reduce_to_one"):
             calls = []
@@ -294,7 +294,7 @@ def caches() -> None:
 
 
 def growing() -> None:
-    """Memory that became too small is released once nobody uses it."""
+    """Memory that became too small is released once no call uses it."""
     for count in (10, 1000, 100_000, 1_000_000, 10):
         replicas("chain", "ring", 1, [("float32", "sum", count)], [0, 1], [0])
     replicas("chain", "ring", 1, [("float32", "sum", 10)], [0, 1], [0])
@@ -367,7 +367,7 @@ def injected(devices: Sequence[int], combination: str, algorithm: str) -> None:
         assert set(fake.live().values()) == {0}, f"call {k}: {fake.live()}"
         replicas(combination, algorithm, 1, [("float32", "sum", 1000)], devices, [0])
         _core._device_drop_caches()
-    # The device of the thread is put back, and old memory is released, where nobody can be told that it failed.
+    # The device of the thread is put back, and old memory is released, where no caller can be told that it failed.
     assert failed >= total * 0.8, f"{failed} of {total}"
 
 

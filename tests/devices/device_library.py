@@ -13,7 +13,7 @@ from device_arrays import Array, ByDlpack, fake, make, read, stream
 
 
 class FakeLibrary:
-    """Each replica has a stream of its own, as long as nobody asks for one."""
+    """Each replica has a stream of its own, unless a check asks for one."""
 
     name = "fake"
     mutable = True

@@ -125,7 +125,7 @@ def test_callers_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_interpreter_is_unlocked_meanwhile() -> None:
-    """Nobody is asked to give the lock away, so another thread runs only when the reduction does it by itself."""
+    """The interpreter never asks for its lock, so another thread runs only when the reduction releases it."""
     xs = [np.ones(4_000_000)] * 2
     ops = RingAllReduce()
     interval = sys.getswitchinterval()

@@ -115,4 +115,4 @@ def test_capsules_of_dlpack() -> None:
     assert shown.data_ptr() == array.ctypes.data
     del shown
     assert alive() is None
-    _core._to_dlpack(Owner(), array.ctypes.data, 1, 0, (2, 3), 2, 64)  # that nobody takes
+    _core._to_dlpack(Owner(), array.ctypes.data, 1, 0, (2, 3), 2, 64)  # and no consumer takes it

@@ -1,4 +1,4 @@
-"""The error hierarchy: what is a kind of what, and that errors travel between processes whole."""
+"""The error hierarchy: what is a kind of what, and that errors keep all their facts between processes."""
 
 import pickle
 

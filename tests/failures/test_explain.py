@@ -233,7 +233,7 @@ def test_threads(pools: Pools, capfd: Capture) -> None:
 
 
 def wait_in_a_function_of_its_own(number: int, ready: threading.Event, over: threading.Event) -> None:
-    """Its name tells whose stack is shown."""
+    """Its name says whose stack is shown."""
     code = f"def function_{number}():\n    ready.set()\n    assert over.wait(LIMIT)\n"
     names: dict[str, Any] = {"ready": ready, "over": over, "LIMIT": LIMIT}
     exec(code, names)

@@ -26,7 +26,7 @@ def call_late(comm: Any, late: int, timeout: float) -> list[Any]:
     began = time.monotonic()
     try:
         x = comm.all_reduce(np.ones(10), timeout=timeout, name="gradient")
-        # Whoever comes late may find all it needs, and then has the right result; no more than that.
+        # A rank that comes late may find all it needs, and then has the right result; no more than that.
         assert comm.rank == late
         assert np.all(x == comm.size)
         comm.all_reduce(np.ones(10), timeout=timeout)
@@ -55,8 +55,8 @@ def test_deadline_names_a_stopped_rank(pools: Pools, transport: str) -> None:
         assert "gradient" in text
         assert "timeout" in text
         assert peer == 1
-        assert 1.1 <= took < 1.2 + NOTICED  # told by another, whose clock began a little earlier
-    # When it goes on it must hear of it, and get no result.
+        assert 1.1 <= took < 1.2 + NOTICED  # reported by another, whose clock began a little earlier
+    # When it goes on it must receive the report, and get no result.
     group.ranks[1].tell("go on")
     late = group.ranks[1].outcome(time.monotonic() + 20).value
     assert late[0] in ("DeadlineError", "PeerError"), late
@@ -338,7 +338,7 @@ def close_in_flight(comm: Any) -> list[str]:
 
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_close_with_works_in_flight(pools: Pools, transport: str) -> None:
-    """Nothing hangs: the works fail, and the others hear of it when they call."""
+    """Nothing hangs: the works fail, and the others get the error when they call."""
     group = pools.get(3, transport)
     group.start(close_in_flight)
     for rank in group.ranks:
@@ -355,7 +355,7 @@ def test_close_with_works_in_flight(pools: Pools, transport: str) -> None:
 
 
 def drop_works(comm: Any) -> float:
-    """Handles that nobody keeps: the arrays stay until the collective is over."""
+    """Handles that are not kept: the arrays stay until the collective is over."""
     for i in range(50):
         comm.all_reduce(np.full(1000, float(i)), async_op=True)
         comm.all_reduce([np.full(10, 1.0), np.full(70_000, 2.0)], async_op=True)

@@ -26,7 +26,7 @@ WAYS += [(name, True) for name in PARTS] + [(f"large {name}", False) for name in
 
 
 def start_parts(comm: Any, collective: str, x: Any, root: int, **more: Any) -> Any:
-    """One of the collectives of parts, of an array that can be split evenly."""
+    """One of the vector collectives, of an array that can be split evenly."""
     if collective in ("gather", "scatter"):
         more["root"] = root
     if "gather" in collective:
@@ -222,7 +222,7 @@ def test_process_that_ends_in_good_order(pools: Pools) -> None:
 
 
 def several_threads(comm: Any) -> list[str]:
-    """A thread waits for a work while the main thread calls: both must hear of the death."""
+    """A thread waits for a work while the main thread calls: both must get the error."""
     pool.say("ready")
     if comm.rank == VICTIM:
         pool.hear()

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def own_memory() -> int:
-    """Bytes of this process that it shares with nobody, as copies of pages are."""
+    """Bytes of this process that it shares with no process, as copies of pages are."""
     fields = dict(line.split(":") for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     return int(fields["RssAnon"].split()[0]) * 1024
 

@@ -137,7 +137,7 @@ Kinds = dict[str, tuple[Side, Side, list[str]]]
 
 
 def contradict(
-    comm: Any, kind: str, culprit: int, algorithms: tuple[str, str] | None = None, kinds: Kinds = KINDS
+    comm: Any, kind: str, suspect: int, algorithms: tuple[str, str] | None = None, kinds: Kinds = KINDS
 ) -> dict[str, Any]:
     """Makes its side of the call out of place, and what must fail too afterwards."""
     if algorithms is not None:
@@ -146,7 +146,7 @@ def contradict(
     else:
         usual, deviant, _ = kinds[kind]
     space = comm.empty(usual.empties) if usual.empties else None
-    side = deviant if comm.rank == culprit else usual
+    side = deviant if comm.rank == suspect else usual
     arrays = side.arrays or ([space] if space is not None else [])
     before = [a.tobytes() for a in arrays]
     x: Any = arrays if len(arrays) != 1 else arrays[0]
@@ -172,7 +172,7 @@ def contradict(
     return report
 
 
-def judge(reports: list[dict[str, Any]], words: list[str], culprit: int) -> None:
+def judge(reports: list[dict[str, Any]], words: list[str], suspect: int) -> None:
     text = "\n".join(str(r) for r in reports)
     for rank, report in enumerate(reports):
         assert "returned" not in report, text
@@ -186,12 +186,12 @@ def judge(reports: list[dict[str, Any]], words: list[str], culprit: int) -> None
         for word in words:
             assert re.search(rf"\b{re.escape(word)}\b", message), f"{word!r} is missing on rank {rank}: {text}"
         named = {int(r) for r in re.findall(r"rank (\d+) has", message)}
-        assert culprit in named, text
+        assert suspect in named, text
         assert len(named) == 2, text
 
 
 def cases() -> list[Any]:
-    """All kinds for three ranks; for two and for five the culprit is another one, and only some kinds for local."""
+    """All kinds for three ranks; for two and for five the suspect is another one, and only some kinds for local."""
     found = []
     for n, transport in [(n, t) for n in (2, 3, 5) for t in ("local", "shm", "tcp")]:
         for index, kind in enumerate(KINDS):
@@ -206,17 +206,17 @@ def cases() -> list[Any]:
 @pytest.mark.pairwise
 @pytest.mark.parametrize(("n", "transport", "kind"), cases())
 def test_every_rank_raises(pools: Pools, n: int, transport: str, kind: str) -> None:
-    culprit = (list(KINDS).index(kind) + n) % n
-    reports = pools.get(n, transport).run(contradict, kind, culprit, limit=30)
-    judge(reports, KINDS[kind][2], culprit)
+    suspect = (list(KINDS).index(kind) + n) % n
+    reports = pools.get(n, transport).run(contradict, kind, suspect, limit=30)
+    judge(reports, KINDS[kind][2], suspect)
 
 
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
 def test_algorithms(pools: Pools, transport: str) -> None:
     names = pools.get(3, transport).run(usable_algorithms)[0]["all_reduce"]
-    for culprit, (one, other) in enumerate(itertools.pairwise(names)):
-        reports = pools.get(3, transport).run(contradict, "", culprit % 3, (one, other), limit=30)
-        judge(reports, ["algorithm", one, other], culprit % 3)
+    for suspect, (one, other) in enumerate(itertools.pairwise(names)):
+        reports = pools.get(3, transport).run(contradict, "", suspect % 3, (one, other), limit=30)
+        judge(reports, ["algorithm", one, other], suspect % 3)
 
 
 def ask_for_different_arrays(comm: Any) -> str:

@@ -1,4 +1,4 @@
-"""Ranks that disagree about a collective of parts: every rank raises MismatchError with both ranks and values."""
+"""Ranks that disagree about a vector collective: every rank raises MismatchError with both ranks and values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def uneven(count: int, first: int) -> Side:
     return Side(ones(count), call)
 
 
-# Two and three ranks. Where lengths are not told, each has the same part of the whole.
+# Two and three ranks. Where no lengths are passed, each has the same part of the whole.
 KINDS: Kinds = {
     "reduce_scatter length": (reduce_scatter(6), reduce_scatter(12), ["6", "12", "part 0"]),
     "reduce_scatter 24 bytes against 6 MiB": (reduce_scatter(6), reduce_scatter(LARGE), ["6", str(LARGE)]),
@@ -98,7 +98,7 @@ KINDS: Kinds = {
     "all_to_all against reduce_scatter": (all_to_all(6), reduce_scatter(6), ["all_to_all", "reduce_scatter"]),
 }
 
-# Found when the ranks tell each other their shapes: all have heard the same, so nothing is broken.
+# Found when the ranks exchange their shapes: all have received the same, so nothing is broken.
 SHAPES: Kinds = {
     "rows": (side("all_gather", matrix(6, 2)), side("all_gather", matrix(6, 3)), ["(6, 2)", "(6, 3)"]),
     "dimensions": (side("gather", matrix(6, 1)), side("gather", ones(6)), ["(6, 1)", "(6,)"]),
@@ -116,8 +116,8 @@ SHAPES: Kinds = {
 }
 
 
-def disagree(comm: Any, kind: str, culprit: int) -> dict[str, Any]:
-    return contradict(comm, kind, culprit, kinds=KINDS | SHAPES)
+def disagree(comm: Any, kind: str, suspect: int) -> dict[str, Any]:
+    return contradict(comm, kind, suspect, kinds=KINDS | SHAPES)
 
 
 @pytest.mark.pairwise
@@ -125,19 +125,19 @@ def disagree(comm: Any, kind: str, culprit: int) -> dict[str, Any]:
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rank_raises(pools: Pools, n: int, transport: str, kind: str) -> None:
-    culprit = (list(KINDS).index(kind) + n) % n
-    judge(pools.get(n, transport).run(disagree, kind, culprit, limit=30), KINDS[kind][2], culprit)
+    suspect = (list(KINDS).index(kind) + n) % n
+    judge(pools.get(n, transport).run(disagree, kind, suspect, limit=30), KINDS[kind][2], suspect)
 
 
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_shapes(pools: Pools, transport: str, kind: str) -> None:
-    culprit = list(SHAPES).index(kind) % 3
-    for rank, report in enumerate(pools.get(3, transport).run(disagree, kind, culprit, limit=30)):
+    suspect = list(SHAPES).index(kind) % 3
+    for rank, report in enumerate(pools.get(3, transport).run(disagree, kind, suspect, limit=30)):
         name, message, _, own = report["first"]
         assert (name, own) == ("MismatchError", rank), report
         assert all(word in message for word in SHAPES[kind][2]), message
-        assert culprit in {int(r) for r in re.findall(r"rank (\d+) has", message)}, message
+        assert suspect in {int(r) for r in re.findall(r"rank (\d+) has", message)}, message
         assert report["took"] < NOTICED
         assert report["untouched"]
         assert report["returned again"], report

@@ -1,4 +1,4 @@
-"""Nobody reads what a rank writes to stderr: it hears of failures, warns, explains and closes all the same."""
+"""A stderr that is full and not read: the rank still receives failure reports, warns, explains and closes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ["pipe", "socket", "terminal"]
 
 
 def take_stderr(kind: str) -> tuple[int, ...]:
-    """Gives this process a stderr that takes no more, and that nobody reads; the descriptors that must stay open."""
+    """Gives this process a stderr that takes no more, and that is not read; the descriptors that must stay open."""
     if kind == "pipe":
         read, write = os.pipe()
     elif kind == "terminal":

@@ -36,7 +36,7 @@ def test_the_corpus_and_the_seeds():
 
 
 def test_the_seeds_reach_what_they_are_for(monkeypatch):
-    """Two ranks are let in and are heard; a proof that is not right lets nobody in."""
+    """Two ranks are let in and answered; a wrong proof lets none in."""
     members = []
     monkeypatch.setattr(
         wire_targets._rendezvous._Hub,

@@ -130,7 +130,7 @@ def wrong_calls(comm: Any) -> None:
         comm.new_group([0, 3])
     with pytest.raises(ValueError, match=r"ranks\[0\] is -1"):
         comm.new_group([-1])
-    # Ranks that disagree all hear of it, and can go on.
+    # Ranks that disagree all get the error, and can go on.
     with pytest.raises(collectives.MismatchError, match="different lists to new_group") as info:
         comm.new_group([0, 1] if comm.rank != 1 else [1, 0])
     assert f"this one {[1, 0] if comm.rank == 1 else [0, 1]}" in str(info.value)

@@ -207,7 +207,7 @@ def test_closed_by_one(pools: Pools, transport: str, dropped: bool) -> None:
 
 
 def closed_at_once(comm: Any) -> None:
-    """All but rank 0 leave while it may still be making the group, and it hears of that all the same."""
+    """All but rank 0 leave while it may still be making the group, and it gets the error all the same."""
     import collectives
 
     for _ in range(60):
@@ -305,7 +305,7 @@ def test_ctrl_c(pools: Pools, transport: str) -> None:
     group.ranks[0].await_sleep()
     group.ranks[0].signal(signal.SIGINT)
     assert group.ranks[0].event() == "over"
-    # Rank 2 waits too and is told. Were rank 1 to come first, all had come to the barrier, and rank 2 might return.
+    # Rank 2 waits too and gets the error. Were rank 1 first, all had come to the barrier, and rank 2 might return.
     assert group.ranks[2].event() == "over"
     group.ranks[1].tell("go on")
     assert group.ranks[1].event() == "over"
@@ -326,7 +326,7 @@ def fork(comm: Any) -> str:
     child = os.fork()
     if child == 0:
         text = []
-        # The last is the first thing that dup() does: it must not wait for a lock that nobody in the child has.
+        # The last is the first thing that dup() does: it must not wait for a lock that no thread of the child has.
         for call in (group.barrier, comm.dup, lambda: group.split(0), lambda: group.new_group([0]), propose):
             try:
                 call()

@@ -52,7 +52,7 @@ many_in_flight(comm, 5)
 hammer(comm, 30)
 all_close(comm)
 
-# A rank leaves a group that spans the hosts; the others hear of it, and everything else goes on.
+# A rank leaves a group that spans the hosts; the others get the error, and everything else goes on.
 if me == n - 1:
     backwards.close()
 else:

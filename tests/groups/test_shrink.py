@@ -18,7 +18,7 @@ import tiers
 from pool import Pools
 from shrinking import assert_survived, one_shrink, survive
 
-PATIENCE = 30.0  # seconds; nobody is to be taken for silent only because the machine is busy
+PATIENCE = 30.0  # seconds; a rank must not count as silent only because the machine is busy
 LIMIT = 90.0
 
 
@@ -99,7 +99,7 @@ def test_no_majority(pools: Pools, transport: str) -> None:
         assert "rank 1" in str(error)
     finally:
         group.ranks[1].signal(signal.SIGCONT)
-    # The other one comes back, and finds that nobody waits for it.
+    # The other one comes back, and finds that no rank waits for it.
     late = group.ranks[1].outcome(time.monotonic() + LIMIT)
     assert type(late.error).__name__ == "DeadlineError", late.text
 

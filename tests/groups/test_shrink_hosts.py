@@ -14,7 +14,7 @@ from shrinking import assert_survived, survive
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
-PATIENCE = 30.0  # seconds; nobody is to be taken for silent only because the machine is busy
+PATIENCE = 30.0  # seconds; a rank must not count as silent only because the machine is busy
 LIMIT = 90.0
 CASES = [([0, 0, 1], [1]), ([0, 0, 1, 1], [2, 3]), *[([0, 1, 1, 0, 1], [0, 4])] * 4]
 

@@ -1,4 +1,4 @@
-"""A rank that was given up writes where nobody reads: symmetric arrays become private when a communicator fails."""
+"""A rank that was given up writes where no other reads: symmetric arrays become private when a communicator fails."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def many_disagreements(times: int) -> tuple[int, int]:
 
 
 def refused() -> dict[str, str]:
-    """Calls that are wrong by themselves, of which the other ranks hear nothing."""
+    """Calls that are wrong by themselves, which do not reach the other ranks."""
     size = hvd.size()
     x = tf.ones([size + 1, 2])
     slices = tf.IndexedSlices(tf.ones([1, 2]), [0])

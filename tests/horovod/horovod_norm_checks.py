@@ -90,7 +90,7 @@ def batch_norm_of_halves_and_doubles() -> None:
 
 
 def batch_norm_of_none() -> None:
-    """A rank without examples, and ranks without any; a layer that is frozen; and before anybody has examples."""
+    """A rank without examples, and ranks without any; a layer that is frozen; and before any rank has examples."""
     import keras
 
     layer = hvd.SyncBatchNormalization(momentum=0.0)

@@ -193,7 +193,7 @@ def test_rows_are_complete() -> None:
         assert row["what"], row
         assert row["command"] or row["others"] or row["median"], row
         assert bool(row["median"]) <= bool(row["unit"]), f"a median without a unit: {row}"
-        assert bool(row["ratio"]) <= bool(row["against"]), f"a ratio over nobody: {row}"
+        assert bool(row["ratio"]) <= bool(row["against"]), f"a ratio without what it is over: {row}"
         for column in ("n", "bytes", "runs", "p99", "ratio"):
             assert not row[column] or re.fullmatch(NUMBER, row[column]), (column, row)
 

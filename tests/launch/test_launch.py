@@ -218,8 +218,8 @@ def test_ranks_that_ignore_sigterm_are_killed(program):
 def test_signals_are_passed_on(program, number, code):
     """Once, and only by the launcher: ranks have sessions of their own."""
     path = program(
-        "def noted(number, frame):\n    print('got', number); sys.exit(5)\n"
-        f"signal.signal({int(number)}, noted)\nprint('ready')\nwhile True: signal.pause()"
+        "def note(number, frame):\n    print('got', number); sys.exit(5)\n"
+        f"signal.signal({int(number)}, note)\nprint('ready')\nwhile True: signal.pause()"
     )
     with Launcher("-n", 3, path, start_new_session=True) as launcher:
         launcher.lines_until(3, "ready")
@@ -266,7 +266,7 @@ def test_a_third_ctrl_c_kills(program):
 
 
 def test_signals_of_others_reach_them(program):
-    """Who hears of signals by a descriptor, as asyncio does, hears those that are not for the launcher; later all."""
+    """A program that reads signals from a descriptor, as asyncio does, gets those not for the launcher; later all."""
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):
         sock.setblocking(False)
@@ -333,9 +333,9 @@ def _rank_and(comm, value):
     return comm.rank, value
 
 
-def _raise_value_error(comm, culprit):
-    if comm.rank == culprit:
-        raise ValueError(f"rank {culprit} does not like it")
+def _raise_value_error(comm, suspect):
+    if comm.rank == suspect:
+        raise ValueError(f"rank {suspect} does not like it")
     comm.barrier()
 
 
@@ -348,8 +348,8 @@ def _raise_odd_error(comm):
     raise _NotPicklableError("this", "that")
 
 
-def _kill_one(comm, culprit):
-    if comm.rank == culprit:
+def _kill_one(comm, suspect):
+    if comm.rank == suspect:
         os.kill(os.getpid(), signal.SIGKILL)
     comm.barrier()
 

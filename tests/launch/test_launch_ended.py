@@ -1,4 +1,4 @@
-"""Ranks that ended before the job had started: the others hear of it from the launcher, and do not wait for them."""
+"""Ranks that ended before the job had started: the launcher tells the others, which do not wait for them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from collectives._startup.ended import EndedRanks, EndedRanksReader
 LIMIT = 60  # seconds, of which the start may take all but a few
 RUN = (sys.executable, "-m", "collectives", "run", "--timeout", "600")
 
-# One rank ends by itself, before or after the others have begun to wait; they say what they are told.
+# One rank ends by itself, before or after the others have begun to wait; they print the error that they get.
 PROGRAM = """
 import os, signal, socket, sys, time
 import collectives
-culprit, how, when = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+suspect, how, when = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 rank = int(os.environ["COLLECTIVES_RANK"])
 fifo = os.path.join(os.path.dirname(__file__), "go%d")
-if rank == culprit:
+if rank == suspect:
     if when == "later":
         for other in set(range(3)) - {rank}:
             open(fifo % other).read()  # which has begun
@@ -36,9 +36,9 @@ if rank == culprit:
 if when == "later":
     open(fifo % rank, "w").close()
 else:
-    # A rank that comes late, when the others have heard of it and gone.
-    if rank == 2 or (rank, culprit) == (1, 2):
-        while b"\\n%d " % culprit not in os.pread(int(os.environ["COLLECTIVES_LAUNCHER_FD"]), 9999, 0):
+    # A rank that comes late, when the others have received the report and gone.
+    if rank == 2 or (rank, suspect) == (1, 2):
+        while b"\\n%d " % suspect not in os.pread(int(os.environ["COLLECTIVES_LAUNCHER_FD"]), 9999, 0):
             time.sleep(0.01)
 try:
     collectives.init()
@@ -74,18 +74,18 @@ ENDS = {"kill": "was killed by signal 9 (SIGKILL)", "7": "ended with exit code 7
 
 
 @pytest.mark.parametrize(
-    ("options", "how", "culprit", "when"),
+    ("options", "how", "suspect", "when"),
     [
-        *(((), "kill", culprit, "later") for culprit in range(3)),
-        *((("--keep-going",), "kill", culprit, when) for culprit in range(3) for when in ("before", "later")),
+        *(((), "kill", suspect, "later") for suspect in range(3)),
+        *((("--keep-going",), "kill", suspect, when) for suspect in range(3) for when in ("before", "later")),
         *((options, how, 1, "later") for options in ((), ("--keep-going",)) for how in ("7", "0")),
     ],
 )
-def test_others_hear_at_once(program: Path, options: tuple[str, ...], how: str, culprit: int, when: str) -> None:
-    done = run(*RUN, *options, "--grace", "50", "-n", "3", str(program), str(culprit), how, when)
+def test_others_hear_at_once(program: Path, options: tuple[str, ...], how: str, suspect: int, when: str) -> None:
+    done = run(*RUN, *options, "--grace", "50", "-n", "3", str(program), str(suspect), how, when)
     lines = sorted(done.stdout.splitlines())
-    for line, rank in zip(lines, sorted({0, 1, 2} - {culprit}), strict=True):
-        assert line.startswith(f"[{rank}] {rank} {culprit} True True rank {culprit} (host ")
+    for line, rank in zip(lines, sorted({0, 1, 2} - {suspect}), strict=True):
+        assert line.startswith(f"[{rank}] {rank} {suspect} True True rank {suspect} (host ")
         assert f"{ENDS[how]} before the job had started. Look at its output" in line
     assert done.returncode == (137 if how == "kill" else 5 if how == "0" and not options else int(how))
 

@@ -150,7 +150,7 @@ input_fifo = open({fifo!r}).read()
 
 @pytest.mark.parametrize("prefix", [(), ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")])
 def test_orphans_are_reaped(tmp_path: Path, prefix: tuple[str, ...]) -> None:
-    """Also where the command is the first process of a container, with nobody else to do it."""
+    """Also where the command is the first process of a container, with no other process to do it."""
     if prefix and os.geteuid() != 0:
         pytest.skip("a namespace of processes needs root")
     os.mkfifo(tmp_path / "go")
@@ -258,7 +258,7 @@ def test_all_ends_though_nobody_reads_the_output(tmp_path: Path, number: int) ->
             os.write(full, bytes(4096))
     os.set_blocking(full, True)
     with command("-n", "1", "--grace", "0.2", str(program), out=full) as process:
-        # The rank has written more than its pipe holds, so somebody has taken some of it, and cannot pass it on.
+        # The rank has written more than its pipe holds, so the launcher has read some of it, and cannot pass it on.
         rank = int((tmp_path / "pids").read_text().split()[-1])
         guardian = parent(rank)
         process.send_signal(number)

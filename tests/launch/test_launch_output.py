@@ -1,4 +1,4 @@
-"""What ranks print reaches the user, whoever else holds their output open."""
+"""What ranks print reaches the user, although another process holds their output open."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_function_of_a_module_can_be_spawned_from_anywhere() -> None:
 
 
 def test_a_signal_that_comes_at_the_very_end_reaches_others() -> None:
-    """When the last rank has ended and nobody waits any more."""
+    """When the last rank has ended and no thread waits any more."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     ours.settimeout(0)

@@ -42,7 +42,7 @@ def test_sizes(pools: Pools, n: int, transport: str) -> None:
 
 
 def ring(comm: Any, sizes: list[int]) -> None:
-    """Everybody receives before it sends, so a rank that waited for its own send would hang."""
+    """Each rank receives before it sends, so a rank that waited for its own send would hang."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     targets = [np.empty(size, np.uint8) for size in sizes]
     works = [comm.recv(y, left, async_op=True) for y in targets]
@@ -177,7 +177,7 @@ def test_tags_out_of_order(pools: Pools, n: int, transport: str) -> None:
 
 
 def dropped(comm: Any) -> float:
-    """Handles that nobody keeps: the arrays stay until the message is over."""
+    """Handles that are not kept: the arrays stay until the message is over."""
     other = 1 - comm.rank
     for i in range(30):
         comm.send(np.full(100_000, float(i)), other, async_op=True) if comm.rank == 0 else None
@@ -192,7 +192,7 @@ def test_dropped_handles(pools: Pools, transport: str) -> None:
 
 
 def dropped_before_received(comm: Any, count: int) -> list[float]:
-    """Everybody sends first and keeps no handle: that waits for nobody, though the message is too long to go ahead."""
+    """All ranks send first and keep no handle: that waits for none, though the message is too long to go ahead."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     found = []
     for i in range(5):

@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[list[Any], list[Any], list[str]]] = {
 
 
 def disagree(comm: Any, kind: str, source: int, dest: int, in_turn: bool) -> dict[str, Any]:
-    """One side sends what the other does not expect. What each rank gets to hear, and when."""
+    """One side sends what the other does not expect. The errors that each rank gets, and when."""
     sent, expected, _ = KINDS[kind]
     expected = [np.full_like(a, 3) for a in expected]
     before = [a.tobytes() for a in expected]
@@ -76,7 +76,7 @@ def disagree(comm: Any, kind: str, source: int, dest: int, in_turn: bool) -> dic
     if unrelated is not None:
         hear("beside", unrelated.wait)
     report["untouched"] = before == [a.tobytes() for a in expected]
-    # Nobody else is concerned.
+    # No other rank is concerned.
     assert others.all_reduce(np.ones(5))[0] == comm.size
     others.close()
     return report
@@ -113,7 +113,7 @@ def test_both_sides_name_the_mismatch(pools: Pools, n: int, transport: str, kind
         assert "again" in moments or rank not in (source, dest), text
         assert ("first" in moments) or rank != dest, text
         if rank == source:
-            # A short message may be gone before anybody looks at it; the next call has the error then.
+            # A short message may be gone before a failure is noticed; the next call has the error then.
             assert ("first" in moments) or "returned first" in report or in_turn, text
         assert report["took"] < NOTICED, text
         assert report["untouched"], text
@@ -249,7 +249,7 @@ def test_wait_with_timeout(pools: Pools, transport: str) -> None:
 
 
 def close_unmet(comm: Any, sending: bool) -> None:
-    """Nothing hangs: the message fails, and the others hear of it when they call."""
+    """Nothing hangs: the message fails, and the others get the error when they call."""
     import collectives
 
     group = comm.dup()

@@ -34,7 +34,7 @@ def unexpected(comm: Any, count: int) -> int:
         until(lambda: sum(w.done() for w in works) >= AHEAD)
         late = comm.send(np.array([-1]), peer, 6, async_op=True)
     else:
-        # Somebody drives this rank although it asks for nothing that is on its way.
+        # A thread drives this rank although it asks for nothing that is on its way.
         never = comm.recv(small, 0, 9, async_op=True) if comm.rank == 1 else None
     for i in range(20):
         comm.barrier()
@@ -42,7 +42,7 @@ def unexpected(comm: Any, count: int) -> int:
     if peer is not None:
         if comm.rank == 0:
             done = sum(w.done() for w in works)
-        # Nothing that both sides ask for waits for what nobody asks for, in neither direction.
+        # Nothing that both sides ask for waits for a message without a receive, in neither direction.
         work = comm.send(large, peer, 7, async_op=True)
         y = np.empty_like(large)
         assert (comm.recv(y, peer, 7) == pattern(len(large), peer)).all()
@@ -75,7 +75,7 @@ def test_unexpected_messages_are_bounded(pools: Pools, n: int, transport: str) -
 
 
 def blocked_sender(comm: Any, count: int) -> int:
-    """A thread sends, blocking; how far it comes before anybody receives, while this thread runs collectives."""
+    """A thread sends, blocking; how far it comes before the other rank receives, while this thread runs collectives."""
     sent = 0
 
     def send_all() -> None:

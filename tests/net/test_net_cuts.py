@@ -73,7 +73,7 @@ def check_survivors(
         # Failed once and for all: later calls say so at once.
         assert report["after"] == "DeadlineError", (rank, report)
         assert report["after_seconds"] < SLACK, (rank, report)  # the call may take a minute
-    # Whoever did not hear it from another waited for all of its own time.
+    # A rank that received no report waited for all of its own time.
     assert max(report["age"] for report in reports.values()) >= DEADLINE
     for rank in ranks:
         if "reported by" not in reports[rank]["text"]:
@@ -146,7 +146,7 @@ def test_the_blame_moves_on(hosts: Bridged, start: Any, algorithm: str) -> None:
 
 @pytest.mark.parametrize("trial", range(TRIALS))
 def test_host_vanishes(hosts: Bridged, start: Any, trial: int) -> None:
-    """As when its power fails: nobody says good-bye, and no packet tells that its processes are gone."""
+    """As when its power fails: no process says good-bye, and no packet shows that they are gone."""
     group = start(TWO)
     group.start(until_error, DEADLINE)
     await_rounds(group, 3 + trial)
@@ -159,7 +159,7 @@ def test_host_vanishes(hosts: Bridged, start: Any, trial: int) -> None:
 
 @pytest.mark.parametrize("trial", range(TRIALS))
 def test_one_direction_is_dead(hosts: Bridged, start: Any, trial: int) -> None:
-    """Host 1 hears nothing of host 0 any more; what it sends arrives, but for what host 0 must acknowledge."""
+    """Host 1 receives nothing from host 0 any more; what it sends arrives, but for what host 0 must acknowledge."""
     group = start(TWO)
     group.start(until_error, DEADLINE)
     await_rounds(group, 3 + trial)

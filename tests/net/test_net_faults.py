@@ -46,7 +46,7 @@ def test_slow(mended: Bridged, host_ranks: HostGroup, trial: int) -> None:
     """Each link carries 8 Mbit/s."""
     for host in set(host_ranks.places):
         mended.slow(host, 8)
-    # A host sends at least its sum once, and hears another: 320 kB take a third of a second.
+    # A host sends at least its sum once, and receives another: 320 kB take a third of a second.
     took = host_ranks.run(large, 40_000, ["auto"])
     assert min(took) > 0.16, "the network was not slow"
     judge(host_ranks, 100 * trial + 10, 25)

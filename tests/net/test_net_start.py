@@ -81,7 +81,7 @@ def test_two_hosts_that_do_not_reach_each_other(hosts: Bridged, both: bool) -> N
     began = time.monotonic()
     with job(hosts.names, [0, 1, 2], hosts.rendezvous(PORT), timeout=str(LONGER)) as ranks:
         heard = reports(ranks, began, LONGER)
-    # Ranks 1 and 2 are the two ends; rank 0 hears it from one of them.
+    # Ranks 1 and 2 are the two ends; one of them reports it to rank 0.
     for report in heard:
         assert report["peer"] in (1, 2), heard
         assert "rank 1" in report["text"], heard

@@ -108,7 +108,7 @@ def test_groups_share_the_recorder(groups: Any) -> None:
 
 
 def test_read_while_it_is_written() -> None:
-    """What a reader gets is whole, whatever the writer does."""
+    """What a reader gets is complete, whatever the writer does."""
     comm = collectives.local_group(1)[0]
     stop = threading.Event()
     written = [0]

@@ -172,7 +172,7 @@ mine = [os.open({path!r}, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(20)]
 
 
 def test_the_stack_handler_is_gone(program: Any) -> None:
-    """A dump has no stack then, whoever has taken the handler away; the old one must not be called."""
+    """A dump has no stack then, whatever has taken the handler away; the old one must not be called."""
     default = f"signal.signal({STACK}, signal.SIG_DFL)"
     unregistered = f"import faulthandler; faulthandler.unregister({STACK})"
     own = f"signal.signal({STACK}, lambda *_: print('foreign'))"
@@ -223,7 +223,7 @@ def catches(pid: int, number: int) -> bool:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    raise AssertionError("the kernel does not tell which signals a process catches")
+    raise AssertionError("the kernel does not say which signals a process catches")
 
 
 CHILDREN_THAT_END = """
@@ -318,7 +318,7 @@ print(counts, sorted(p.name.partition(f"pid{os.getpid()}")[2] for p in folder.it
 
 
 def test_several_dumps_at_once(tmp_path: Path) -> None:
-    """Whenever one reads the file it is whole, and each world of the process has its own."""
+    """The file is complete whenever it is read, and each world of the process has its own."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
     done = subprocess.run(
         [sys.executable, "-c", AT_ONCE],

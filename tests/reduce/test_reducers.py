@@ -83,7 +83,7 @@ class TestEveryPath:
 
     @pytest.mark.parametrize("n", range(2, 10))
     def test_every_source_is_a_destination(self, isa: str, dtype: str, op: str, n: int) -> None:
-        """As ranks have them that reduce one part of an array for all: the own result first, then the others' boxes."""
+        """As on a rank that reduces one part of an array for all: its own result, then the bounce buffers of others."""
         for count in (1, 13, 129, 1541):
             sources = [samples(dtype, count, k, op) for k in range(n)]
             expected = model(dtype, op, sources, n)

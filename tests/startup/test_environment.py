@@ -274,7 +274,7 @@ def test_the_page_is_that_of_the_table():
     assert done.returncode == 0, f"run tools/make_environment_page.py\n{done.stdout}{done.stderr}"
 
 
-# --- variables that nobody knows ------------------------------------------------------------------------------------
+# --- variables that are not in the table ---------------------------------------------------------------------------
 
 TYPOS = {"COLLECTIVES_TIMOUT": "COLLECTIVES_TIMEOUT", "COLLECTIVES_rank": "COLLECTIVES_RANK", "COLLECTIVES_QQQ": ""}
 

@@ -28,7 +28,7 @@ HELD = 400  # of them are open at once, of which more say nothing further than m
 GROWTH = 2 << 20  # bytes of memory; measured are 4 KiB
 CAPACITY = 256  # connections that may be pending on each port
 
-# A rank. It shows where its data port is, and a rank that is told to wait does so before it connects to others.
+# A rank. It shows where its data port is, and a rank that shall wait does so before it connects to others.
 PROGRAM = r"""
 import json, logging, sys
 import numpy as np
@@ -132,7 +132,7 @@ class Rank:
 
 
 def old_proof(port: int) -> bytes:
-    """All that an honest rank sends until it is authenticated, recorded where rank 0 is somebody else's."""
+    """All that an honest rank sends until it is authenticated, recorded where rank 0 is a stranger."""
     sent = []
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -321,7 +321,7 @@ def reach(port: int) -> None:
 
 
 def knock(ports: list[int], count: int) -> None:
-    """Connections to ports where nobody answers: refused, or for ever in the backlog of the kernel."""
+    """Connections to ports that do not answer: refused, or for ever in the backlog of the kernel."""
     with contextlib.ExitStack() as stack:
         for number in range(count):
             sock = stack.enter_context(socket.socket())

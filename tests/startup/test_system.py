@@ -46,7 +46,7 @@ def test_calls_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_of_a_python_that_lacks_them(tmp_path) -> None:
-    """Shared memory and the watch of the peers are as elsewhere, and so is the launcher."""
+    """Shared memory and the checks of the peers are as elsewhere, and so is the launcher."""
     program = tmp_path / "ranks.py"
     program.write_text(
         f"{LACKING}\nimport collectives, numpy\ncomm = collectives.init()\nx = numpy.ones(9)\ncomm.all_reduce(x)\n"

@@ -1,4 +1,4 @@
-"""TLS on the rendezvous, with real certificates: who is let in, and what the others are told."""
+"""TLS on the rendezvous, with real certificates: who is let in, and which error the others get."""
 
 import contextlib
 import logging
@@ -104,7 +104,7 @@ def test_a_rank_is_refused_at_once_and_told_why(
     assert f"127.0.0.1:{listener.getsockname()[1]}" in str(wrong.error)
     assert wrong.seconds < LIMIT / 2
     assert hub.is_alive(), "a stranger must not disturb the job"
-    if welcome == "careless":  # nobody else would go on with a rank 0 whose certificate has expired
+    if welcome == "careless":  # no other rank would go on with a rank 0 whose certificate has expired
         monkeypatch.setattr(Tls, "wrap_connecting", wrap_carelessly)
         welcome = "second"
     finish(hub, Rank(environment(listener, 1, 2, tls=certificates.get(welcome))))
@@ -122,7 +122,7 @@ def test_a_client_without_a_certificate(listener, certificates, caplog):  # noqa
     context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection(listener.getsockname(), timeout=LIMIT) as plain,
-        context.wrap_socket(plain) as sock,  # in TLS 1.3 its own part is done before it hears of that
+        context.wrap_socket(plain) as sock,  # in TLS 1.3 its own part is done before that error arrives
         pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
     ):
         sock.recv(1)
@@ -137,7 +137,7 @@ def wrap_carelessly(tls, sock):
 
 
 def test_tls_is_no_token(listener, certificates):  # noqa: F811
-    """Whoever has a certificate still has to know the token."""
+    """A rank with a certificate still has to know the token."""
     hub = Rank(environment(listener, 0, 2, tls=certificates["first"]))
     (wrong,) = finish(Rank(environment(listener, 1, 2, tls=certificates["second"], token=b"another")))
     assert isinstance(wrong.error, MismatchError)
@@ -246,7 +246,7 @@ def bad_files(certificates, tmp_path):
 
 
 def test_files_that_cannot_be_used(listener, certificates, tmp_path):  # noqa: F811
-    """On the very rank that has them, before it speaks to anybody."""
+    """On the very rank that has them, before it speaks to any other."""
     for what, (files, parts) in bad_files(certificates, tmp_path).items():
         (rank,) = finish(Rank(environment(listener, 1, 2, tls=files)))
         assert isinstance(rank.error, ValueError), what

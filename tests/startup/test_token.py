@@ -62,7 +62,7 @@ def test_a_file_that_others_can_get_at_is_refused(file, mode):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it needs root to give files away")
 def test_the_owner_of_a_file():
-    """One of root may be readable to a group, one of the user may not, and one of somebody else is not taken at all."""
+    """One of root may be readable to a group, one of the user may not, and one of another user is not read at all."""
     with tempfile.TemporaryDirectory() as folder:  # not pytest's, which is closed to other users
         os.chmod(folder, 0o755)
         file = Path(folder) / "token"

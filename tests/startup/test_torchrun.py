@@ -236,8 +236,8 @@ def finish(*ranks):
 
 @contextlib.contextmanager
 def old_start(store, what):
-    """What a start that was killed has left in the store: an address of nobody, of somebody who is silent, or of rank
-    0 of another job."""
+    """What a start that was killed has left in the store: an address where nothing answers, or where a silent
+    process or rank 0 of another job is."""
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.socket())
         sock.bind(("127.0.0.1", 0))

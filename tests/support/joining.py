@@ -82,7 +82,7 @@ for peer in others:
     for fd in (peer.control_fd, peer.tcp_fd):
         if fd >= 0:
             wait_for(fd, select.POLLIN)
-            assert os.read(fd, 10) == bytes([peer.rank]), "a byte of somebody else"
+            assert os.read(fd, 10) == bytes([peer.rank]), "a byte of another rank"
     if peer.tcp_fd >= 0:
         sock = socket.socket(fileno=os.dup(peer.tcp_fd))
         peers[peer.rank]["nodelay"] = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -118,7 +118,7 @@ class Ended(NamedTuple):
 def run_program(
     hosts: Sequence[str], places: Sequence[int], program: str, *arguments: str, limit: float = LIMIT
 ) -> list[Ended]:
-    """Runs a Python program as the ranks of a job, on the hosts that `places` tells, to its end."""
+    """Runs a Python program as the ranks of a job, on the hosts that `places` names, to its end."""
     ranks = []
     try:
         for rank, place in enumerate(places):

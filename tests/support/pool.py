@@ -64,7 +64,7 @@ class Outcome:
 
 
 class Leave(Exception):
-    """Raised on a rank process: ends the process by an exception that nobody catches."""
+    """Raised on a rank process: ends the process by an exception that is not caught."""
 
 
 def execute(comm: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> Outcome:
@@ -278,9 +278,9 @@ class Rank:
         self.process.send_signal(number)
 
     def stop(self) -> None:
-        """SIGSTOP, until all have heeded it: a thread that runs goes on until another one has taken the signal."""
+        """SIGSTOP, until all threads have stopped: one that runs goes on until another one has taken the signal."""
         self.signal(signal.SIGSTOP)
-        # The kernel tells the parent when the last thread has stopped.
+        # The kernel notifies the parent when the last thread has stopped.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def await_sleep(self) -> None:

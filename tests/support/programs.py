@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-WHOLE = ("all_reduce", "broadcast", "reduce", "barrier")
-PARTS = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
+DENSE = ("all_reduce", "broadcast", "reduce", "barrier")
+VECTOR = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 OBJECTS = ("broadcast_object", "all_gather_object", "gather_object", "scatter_object")
 MAKING = ("split", "dup", "new_group")
 NOTHING = "nothing"  # what a call shrinks to that has no part in a failure
-KINDS = (NOTHING, *WHOLE, *PARTS, *OBJECTS, "message", *MAKING, "close")
+KINDS = (NOTHING, *DENSE, *VECTOR, *OBJECTS, "message", *MAKING, "close")
 COMBINE = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 MOST_GROUPS = 8  # open at a time
 
@@ -33,7 +33,7 @@ class Item:
         kind: one of `KINDS`.
         group: which of the open communicators, modulo their number; 0 is the latest.
         op, dtype: of the elements.
-        shapes: of the tensors; collectives of parts leave out axis 0.
+        shapes: of the tensors; vector collectives leave out axis 0.
         rows: of the parts along axis 0, again and again; colors and keys of a split.
         layout: plain, fortran or strided.
         root, other: ranks, modulo their number: the root, or the two sides of a message.
@@ -90,10 +90,10 @@ class Step:
 
     @property
     def free(self) -> bool:
-        """Whether the call waits for nobody, so that its order among calls on other communicators does not matter."""
-        tells = self.item.kind == "scatter" or (self.item.kind == "all_to_all" and self.item.counted)
-        tells = tells or (self.item.kind in ("all_gather", "gather") and not self.item.counted)
-        return self.item.asynchronous and not tells and self.item.kind in (*WHOLE, *PARTS, "message")
+        """Whether the call waits for no other rank: then its order among calls on other communicators is free."""
+        exchanges = self.item.kind == "scatter" or (self.item.kind == "all_to_all" and self.item.counted)
+        exchanges = exchanges or (self.item.kind in ("all_gather", "gather") and not self.item.counted)
+        return self.item.asynchronous and not exchanges and self.item.kind in (*DENSE, *VECTOR, "message")
 
 
 def colors(step: Step) -> list[tuple[int | None, int]]:
@@ -167,7 +167,7 @@ def inputs(step: Step, rank: int) -> Arrays:
             shape = (step.rows(rank, t), *shape)
         elif item.kind == "all_to_all":
             shape = (sum(step.rows(rank * n + to, t) for to in range(n)), *shape)
-        elif item.kind in PARTS:
+        elif item.kind in VECTOR:
             shape = (sum(step.rows(p, t) for p in range(n)), *shape)
         tensors.append(laid_out(numbers.integers(0, 5, shape).astype(item.dtype), item.layout))
     return tensors
@@ -276,12 +276,12 @@ def text(program: Sequence[Item], size: int) -> str:
             words = f"from {step.root} to {step.dest}, tag {item.tag}, {item.dtype} {list(item.shapes)}"
         elif item.kind not in ("barrier", "close"):
             words = f"{item.op} {item.dtype} {list(item.shapes)} root {step.root}"
-        if item.kind in PARTS:
+        if item.kind in VECTOR:
             count = step.size**2 if item.kind == "all_to_all" else step.size
             words += f" rows {[[step.rows(p, t) for p in range(count)] for t in range(len(item.shapes))]}"
             words += " counted" if item.counted else ""
         words += f" {item.layout}" + " separate" * item.separate + f" seed {item.seed}"
-        after = " async" if item.asynchronous and item.kind in (*WHOLE, *PARTS, "message") else ""
+        after = " async" if item.asynchronous and item.kind in (*DENSE, *VECTOR, "message") else ""
         lines.append(f"{i}: g{step.group}.{item.kind}({words}){after}")
     return "\n".join(lines)
 
@@ -331,11 +331,11 @@ class Pending:
             more["op"] = item.op
         if item.kind in ("broadcast", "reduce", "gather", "scatter"):
             more["root"] = step.root
-        if item.kind in PARTS and item.counted and (item.kind != "scatter" or rank == step.root):
+        if item.kind in VECTOR and item.counted and (item.kind != "scatter" or rank == step.root):
             first = rank * step.size if item.kind == "all_to_all" else 0
             rows = [[step.rows(first + p, t) for p in range(step.size)] for t in range(len(tensors))]
             more["counts"] = rows if as_list else rows[0]
-        self.intact = item.kind in PARTS or item.separate or (item.kind == "reduce" and rank != step.root)
+        self.intact = item.kind in VECTOR or item.separate or (item.kind == "reduce" and rank != step.root)
         if item.kind == "scatter" and rank != step.root:
             x = None
         self.value = getattr(comm, item.kind)(x, **more)
@@ -368,7 +368,7 @@ class Pending:
 
 
 def lanes(block: Sequence[tuple[int, Step]], order: random.Random) -> Iterator[tuple[int, Step]]:
-    """Calls that wait for nobody, in an order of this rank: only those that are matched by order keep theirs."""
+    """Calls that wait for no other rank, in an order of this rank: only those that are matched by order keep theirs."""
     found: dict[Any, list[tuple[int, Step]]] = {}
     for number, step in block:
         message = (step.root, step.dest, step.item.tag) if step.item.kind == "message" else ()
@@ -414,7 +414,7 @@ def run(comm: Any, program: Sequence[Item], seed: int) -> list[str]:
     try:
         _run(program, seed, groups, done)
     except Exception as error:
-        # What was returned before must be right all the same. Then as programs do that end: nobody waits for this rank.
+        # What was returned before must be right all the same. Then as programs that end: no rank waits for this one.
         error.faults = faults(done)  # type: ignore[attr-defined]
         raise
     finally:

@@ -25,8 +25,8 @@ import nursery
 from pool import Outcome, RankDied, TestTimeout
 
 LIMIT = 120.0  # seconds for one call; tracing on a busy machine takes many
-# Seconds from the end of main to that of the process. What this finds is a process that waits for somebody. To take an
-# imported TensorFlow down alone takes the interpreter 1.6 to 2 s; where six did so on two cores, up to 10 were seen.
+# Seconds from the end of main to that of the process. What this finds is a process that waits for another. To unload
+# TensorFlow alone takes the interpreter 1.6 to 2 s; where six did so on two cores, up to 10 were seen.
 LEAVING = 60.0
 TASKS = (("worker", 0), ("worker", 1))
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
@@ -135,7 +135,7 @@ def _portable(error: BaseException) -> BaseException:
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
         for sock in sockets:

@@ -13,7 +13,7 @@ import tf_worker_checks as checks
 from pool import NOTICED
 from tf_workers import TASKS, Workers, forget, forget_all_but_latest, make, say, strategy
 
-TIMEOUT = 4.0  # seconds, of collectives where somebody is missing
+TIMEOUT = 4.0  # seconds, of collectives where a worker is missing
 LATE = NOTICED  # seconds that noticing and telling may take beyond it
 ONE_THREAD = {"TF_NUM_INTEROP_THREADS": "1"}
 
@@ -37,14 +37,14 @@ def reduce_unlike(what: str) -> None:
 
     s = strategy()
     alike = what not in ("shape", "dtype") or checks.rank() == 0
-    shape = [4, 3] if alike or what == "dtype" else [3, 4]  # of the same size, so that only the shape tells
+    shape = [4, 3] if alike or what == "dtype" else [3, 4]  # of the same size, so that only the shape differs
     value = tf.ones(shape, tf.float32 if alike or what == "shape" else tf.int32)
 
     @tf.function
     def run() -> Any:
         def in_replica() -> Any:
             context = tf.distribute.get_replica_context()
-            return context.all_reduce("SUM", [tf.identity(value, name="culprit"), tf.ones([5])])
+            return context.all_reduce("SUM", [tf.identity(value, name="suspect"), tf.ones([5])])
 
         return s.run(in_replica)
 
@@ -123,7 +123,7 @@ def test_tensors_that_differ(start, what):
         text = outcome.error.message
         assert "rank 0" in text and "rank 1" in text
         assert what == "dtype" or "Shape mismatch" in text, text
-        assert "culprit" in text or what == "dtype", text  # with another dtype it is in another pack
+        assert "suspect" in text or what == "dtype", text  # with another dtype it is in another pack
         assert ("(4, 3)" in text and "(3, 4)" in text) or ("float32" in text and "int32" in text), text
     assert workers.leave() == [0, 0]
 

@@ -96,5 +96,5 @@ def test_jit_compile_is_refused_where_it_is_set(workers):
     size = len(workers.workers)
     for compiled, traced, after in workers.run(checks.compiled_by_xla):
         assert ("model.compile: jit_compile is True" in compiled) == (size > 1)
-        assert ("'culprit:0' is reduced in a tf.function with jit_compile=True" in traced) == (size > 1)
+        assert ("'suspect:0' is reduced in a tf.function with jit_compile=True" in traced) == (size > 1)
         assert after == [size, size]

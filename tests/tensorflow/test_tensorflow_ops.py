@@ -259,7 +259,7 @@ def test_nothing_is_kept_of_collectives_that_are_over():
         def step(x):
             (small,) = _ops.all_reduce(group, [x], "sum")
             (large,) = _ops.all_reduce(group, [tf.ones([50_000]) * x], "sum")
-            _ops.all_reduce(group, [x + 1], "sum")  # nobody uses the result, so nobody waits
+            _ops.all_reduce(group, [x + 1], "sum")  # no op uses the result, so none waits
             return small + large[0]
 
         for _ in range(200):
@@ -269,7 +269,7 @@ def test_nothing_is_kept_of_collectives_that_are_over():
     assert returned(on_ranks(2, work)) == [4.0, 4.0]
     end = time.monotonic() + 20
     while _ops.in_flight() and time.monotonic() < end:
-        time.sleep(0.01)  # a poll: what nobody waits for ends by itself
+        time.sleep(0.01)  # a poll: a collective that no op waits for ends by itself
     assert _ops.in_flight() == 0
 
 

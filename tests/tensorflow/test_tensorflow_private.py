@@ -37,7 +37,7 @@ def test_get_devices_from(canonical):
 
 
 def test_must_run():
-    """An op that nobody needs runs in the function that it is in, and in the one that calls that one."""
+    """An op whose result is not used runs in the function that it is in, and in the one that calls that one."""
     done = tf.Variable(0)
 
     def note() -> int:

@@ -69,7 +69,7 @@ def test_mark_server_started():
 
 
 def test_disable_health_check(alone):
-    """The attribute that TensorFlow asks for before it starts to look after the others."""
+    """The attribute that TensorFlow asks for before it starts to check the health of the others."""
     source = inspect.getsource(_private.CollectiveAllReduceExtended._initialize_multi_worker)
     assert "if self._enable_check_health" in source
     _private.disable_health_check(alone.extended)

@@ -147,9 +147,9 @@ def test_a_function_for_xla_is_refused_while_it_is_traced():
         return x * x
 
     def step() -> Any:
-        return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(square(tf.ones([2])), name="culprit"))
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(square(tf.ones([2])), name="suspect"))
 
-    with pytest.raises(ValueError, match=r"'culprit:0' is reduced in a tf\.function with jit_compile=True"):
+    with pytest.raises(ValueError, match=r"'suspect:0' is reduced in a tf\.function with jit_compile=True"):
         tf.function(lambda: strategy.run(step), jit_compile=True)()
     (first, *_) = strategy.experimental_local_results(tf.function(lambda: strategy.run(step))())
     assert first.numpy().tolist() == [2.0, 2.0]

@@ -1,4 +1,4 @@
-"""How workers start when the port of one of them is held by somebody else, or one dies while they start."""
+"""How workers start when the port of one of them is held by another process, or one dies while they start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANSWERS = {"silent": None, "closing": b"", "http": b"HTTP/1.1 400 Bad Request\r\
 
 @contextlib.contextmanager
 def held(port: int, answer: bytes | None = None) -> Iterator[None]:
-    """Somebody listens on a port, and says `answer` to all who come, or nothing."""
+    """A stranger listens on a port, and says `answer` to all who come, or nothing."""
     listeners = listen_anywhere(port)
     connections: list[socket.socket] = []
 
@@ -67,7 +67,7 @@ def outcomes(workers: Workers) -> tuple[list[Any], float]:
 
 
 def test_the_port_of_a_worker_is_held(start: Callable[..., Workers]) -> None:
-    """That worker tells the first, so both end before the time is over."""
+    """That worker reports it to the first, so both end before the time is over."""
     from tensorflow.errors import UnavailableError
 
     workers = start()
@@ -97,7 +97,7 @@ def test_the_port_of_the_first_worker_is_held(start: Callable[..., Workers], hol
 
 @pytest.mark.parametrize("holder", ANSWERS if tiers.full() else ["silent"])
 def test_somebody_else_in_the_place_of_a_worker(start: Callable[..., Workers], holder: str) -> None:
-    """Worker 1 is not there, but somebody listens at its address."""
+    """Worker 1 is not there, but a stranger listens at its address."""
     from tensorflow.errors import DeadlineExceededError
 
     workers = start(started=TASKS[:1])
@@ -125,7 +125,7 @@ def test_a_worker_that_registers_never(start: Callable[..., Workers]) -> None:
 
 
 def test_a_worker_that_starts_again(start: Callable[..., Workers]) -> None:
-    """The first one forgets the one that has gone; one of another job is told so, and strangers do no harm."""
+    """The first forgets the one that has gone; one of another job gets an error for it, and strangers do no harm."""
     workers = start()
     first, second = workers.workers
     first.tell((failures.again, ()))

@@ -137,7 +137,7 @@ def test_rows_in_the_order_of_the_ranks(pair, traced):
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_more_rows_than_the_cap_are_not_sent(pair, traced):
-    """All workers are told before rows travel, with the way out, and can go on."""
+    """All workers get the error, with its remedy, before rows travel, and can go on."""
     workers, replicas = pair
     for text, carried, after in workers.run(checks.too_many_rows, traced):
         assert "merge_indexed_slices=True" in text and str(400_000 * replicas) in text
@@ -171,8 +171,8 @@ def test_bytes_per_pack(pair):
 def test_what_cannot_be_reduced_is_named(pair):
     for texts in pair[0].run(checks.refused):
         assert len(texts) == 2
-        assert "culprit" in texts[0] and "bool" in texts[0]
-        assert "culprit" in texts[1] and "string" in texts[1]
+        assert "suspect" in texts[0] and "bool" in texts[0]
+        assert "suspect" in texts[1] and "string" in texts[1]
 
 
 def test_exporting_what_communicates(pair, tmp_path):

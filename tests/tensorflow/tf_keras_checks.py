@@ -257,7 +257,7 @@ def compiled_by_xla() -> tuple[str, str, list[float]]:
     s = strategy()
 
     def step() -> Any:
-        return tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([2], name="culprit"))
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([2], name="suspect"))
 
     def in_scope() -> None:
         with s.scope():

@@ -323,7 +323,7 @@ def refused() -> list[str]:
         @tf.function
         def run(value: Any = value) -> Any:
             return s.run(
-                lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(value, name="culprit"))
+                lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(value, name="suspect"))
             )
 
         try:

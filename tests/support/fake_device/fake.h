@@ -79,7 +79,7 @@ struct State {
   Clock host;  // what the host has seen the end of: it comes before all that is put into a stream from then on
   std::map<std::uintptr_t, Block> blocks;  // by address
   std::vector<std::shared_ptr<Stream>> streams;
-  std::map<std::pair<int, int>, std::shared_ptr<Stream>> special;  // (device, handle): those that nobody creates
+  std::map<std::pair<int, int>, std::shared_ptr<Stream>> special;  // (device, handle): those that are always there
   std::map<void*, std::shared_ptr<Event>> events;
   std::vector<std::string> texts;
   std::vector<std::string> errors;

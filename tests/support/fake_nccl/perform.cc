@@ -115,7 +115,7 @@ void with_type(NcclDataType type, Function function) {
   }
 }
 
-// Everybody publishes what it gives, and takes what it gets when all have.
+// Each rank publishes what it gives, and takes what it gets when all have.
 bool perform_collective(Comm& comm, const Operation& operation) {
   using Kind = Operation::Kind;
   Shared& shared = *comm.shared;

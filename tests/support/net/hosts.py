@@ -85,7 +85,7 @@ class Hosts:
         self.filter(host, f"ip saddr 10.93.0.0/24 numgen random mod 1000 < {per_mille} counter drop")
 
     def deafen(self, host: int, other: int) -> None:
-        """A host hears nothing from another one any more, which still hears it."""
+        """A host receives nothing from another one any more, which still receives from it."""
         self.filter(host, f"ip saddr {self.addresses[other]} counter drop")
 
     def dropped(self, host: int) -> int:

@@ -21,7 +21,7 @@ _OURS = "005D0A"  # 10.93.0. as the kernel prints it
 
 
 class HostRank(Rank):
-    """A rank whose events need not be heard before its outcome."""
+    """A rank whose events need not be read before its outcome."""
 
     def outcome(self, end: float) -> Outcome:
         try:

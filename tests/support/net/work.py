@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pool
 import programs
-from programs import MAKING, OBJECTS, PARTS, WHOLE, Item
+from programs import DENSE, MAKING, OBJECTS, VECTOR, Item
 
 ALGORITHMS = ["auto", "ring", "two_shot", "hierarchical"]
 TRIALS = int(os.environ.get("TESTS_NET_TRIALS", "1"))  # of each fault; more of them for a long run
 _SHAPES = [(), (0,), (7,), (3, 5), (1000,), (33, 129), (20_001,), (60_001,)]
-_KINDS = [*2 * WHOLE, *2 * PARTS, *OBJECTS, *5 * ("message",), *2 * MAKING, "close"]
+_KINDS = [*2 * DENSE, *2 * VECTOR, *OBJECTS, *5 * ("message",), *2 * MAKING, "close"]
 
 
 def program(seed: int, length: int) -> list[Item]:
