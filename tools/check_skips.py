@@ -1,4 +1,4 @@
-"""Fails when pytest skipped a test that tests/allowed_skips.txt does not name.
+"""Fails when pytest skipped a test that tests/support/allowed_skips.txt does not name.
 
     python tools/check_skips.py report.xml [more.xml ...]
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reports import cases
 
-ALLOWED = Path(__file__).resolve().parent.parent / "tests" / "allowed_skips.txt"
+ALLOWED = Path(__file__).resolve().parent.parent / "tests" / "support" / "allowed_skips.txt"
 
 
 def allowed(text: str) -> list[tuple[str, str]]:

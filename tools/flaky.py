@@ -1,7 +1,7 @@
 """Runs the tests that start processes or wait for something again and again, beside processes that keep all cores busy.
 
     python tools/flaky.py                        # 10 rounds, an hour on two cores; after an interruption it goes on
-    python tools/flaky.py --rounds 3 tests/test_launch.py
+    python tools/flaky.py --rounds 3 tests/launch/test_launch.py
 
 A test that fails now and then is a fault of its own: it waits for time to pass instead of for what it needs.
 """
@@ -51,7 +51,7 @@ def imports(path: Path) -> set[str]:
 def chosen() -> list[str]:
     """The files to run when none are named."""
     files = []
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
         computing = any(path.match(f"{pattern}.py") for pattern in COMPUTING) and path.stem not in KEPT
         if not computing and imports(path) & WAITING:
             files.append(path.relative_to(ROOT).as_posix())

@@ -1,5 +1,5 @@
 """The mutants that tools/mutants.py tries: single lines of the core that are wrong, as a hurried programmer might leave
-them, and who is likely to notice. tests/test_mutants.py keeps the list true to the sources.
+them, and who is likely to notice. tests/house/test_mutants.py keeps the list true to the sources.
 
 A killer is a node id of pytest, perhaps with `-k EXPRESSION` behind it, or `ctest NAME`. The most likely comes first.
 """
@@ -28,22 +28,22 @@ class Mutant:
     killers: tuple[str, ...]
 
 
-VERIFIER = "tests/test_verifier.py::test_small_groups_are_right_in_every_setting"
-LARGE_GROUPS = "tests/test_verifier.py::test_large_groups_are_right_for_every_root"
-BACK_TO_BACK = "tests/test_verifier.py::test_halves_and_back_to_back_calls_are_right"
-PARTS = "tests/test_verifier.py::test_parts_of_different_lengths_are_right"
-VERIFIED_MUTANTS = "tests/test_verifier.py::test_every_mutant_is_rejected"
-MISMATCH = "tests/test_failures_mismatch.py::test_every_rank_raises"
-MISMATCH_OF_PARTS = "tests/test_failures_mismatch_parts.py::test_every_rank_raises"
-EVERY_ROOT = "tests/test_conformance.py::test_every_root"
-SMALL = "tests/test_conformance.py::test_everything_small"
-BORDERS = "tests/test_conformance.py::test_at_the_borders_of_boxes"
-MANY_IN_FLIGHT = "tests/test_conformance_order.py::test_many_in_flight"
-LEAVES_EARLY = "tests/test_failures_death.py::test_leaves_early"
-KILLED = "tests/test_failures_death.py::test_killed_while_others_wait"
-CTRL_C = "tests/test_failures.py::test_ctrl_c"
-DEADLINE = "tests/test_failures.py::test_deadline_names_a_stopped_rank"
-ORDERS = "tests/test_orders.py"
+VERIFIER = "tests/verify/test_verifier.py::test_small_groups_are_right_in_every_setting"
+LARGE_GROUPS = "tests/verify/test_verifier.py::test_large_groups_are_right_for_every_root"
+BACK_TO_BACK = "tests/verify/test_verifier.py::test_halves_and_back_to_back_calls_are_right"
+PARTS = "tests/verify/test_verifier.py::test_parts_of_different_lengths_are_right"
+VERIFIED_MUTANTS = "tests/verify/test_verifier.py::test_every_mutant_is_rejected"
+MISMATCH = "tests/failures/test_failures_mismatch.py::test_every_rank_raises"
+MISMATCH_OF_PARTS = "tests/failures/test_failures_mismatch_parts.py::test_every_rank_raises"
+EVERY_ROOT = "tests/calls/test_conformance.py::test_every_root"
+SMALL = "tests/calls/test_conformance.py::test_everything_small"
+BORDERS = "tests/calls/test_conformance.py::test_at_the_borders_of_boxes"
+MANY_IN_FLIGHT = "tests/calls/test_conformance_order.py::test_many_in_flight"
+LEAVES_EARLY = "tests/failures/test_failures_death.py::test_leaves_early"
+KILLED = "tests/failures/test_failures_death.py::test_killed_while_others_wait"
+CTRL_C = "tests/failures/test_failures.py::test_ctrl_c"
+DEADLINE = "tests/failures/test_failures.py::test_deadline_names_a_stopped_rank"
+ORDERS = "tests/model/test_orders.py"
 MALFORMED = "ctest malformed_frames_test"
 FUZZ = "ctest frames_fuzz"
 ENGINE = "ctest engine_test"
@@ -57,7 +57,7 @@ MUTANTS = (
         "{2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 1, 1}",
         "{2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 8, 1, 1}",
         "a complex128 is taken for 8 bytes, so a reduction works on twice as many",
-        ("tests/test_even_parts.py::test_scatter_of_every_element_type", SMALL),
+        ("tests/calls/test_even_parts.py::test_scatter_of_every_element_type", SMALL),
     ),
     Mutant(
         "part-border",
@@ -73,7 +73,7 @@ MUTANTS = (
         "before += r != from && part(from, r) > 0 ? 1 : 0;",
         "before += part(from, r) > 0 ? 1 : 0;",
         "a rank counts itself among the readers of its box, whose last region lies beyond the slot",
-        (PARTS, "tests/test_conformance_parts.py::test_at_the_borders_of_boxes"),
+        (PARTS, "tests/calls/test_conformance_parts.py::test_at_the_borders_of_boxes"),
     ),
     Mutant(
         "signature-root",
@@ -122,7 +122,7 @@ MUTANTS = (
         "slot_ = std::max(own(std::min(chunk_bytes, problem.bytes())), own(problem.bytes() % chunk_bytes));",
         "slot_ = own(std::min(chunk_bytes, problem.bytes()));",
         "where the own part of the shorter chunk at the end is the longest, contributions overlap in scratch memory",
-        ("tests/test_verifier.py::test_the_pipeline_over_links_is_right", VERIFIER),
+        ("tests/verify/test_verifier.py::test_the_pipeline_over_links_is_right", VERIFIER),
     ),
     Mutant(
         "scratch-reused",
@@ -155,7 +155,7 @@ MUTANTS = (
         "    s.received += used;\n",
         "",
         "of a message a little longer than what goes unasked, the rest is never asked for",
-        ("tests/test_messages.py::test_sizes", "tests/test_messages_flow.py"),
+        ("tests/messages/test_messages.py::test_sizes", "tests/messages/test_messages_flow.py"),
     ),
     Mutant(
         "mail-not-taken",
@@ -164,8 +164,8 @@ MUTANTS = (
         "      --unexpected_;",
         "the sender is not told that an early message was asked for, and in the end begins none any more",
         (
-            "tests/test_messages_flow.py::test_unexpected_messages_are_bounded",
-            "tests/test_messages_flow.py::test_a_blocking_send_beyond_the_limit_waits",
+            "tests/messages/test_messages_flow.py::test_unexpected_messages_are_bounded",
+            "tests/messages/test_messages_flow.py::test_a_blocking_send_beyond_the_limit_waits",
         ),
     ),
     Mutant(
@@ -224,7 +224,7 @@ MUTANTS = (
         "for (; count - i >= kLanes * kUnroll; i += kLanes * kUnroll) {",
         "for (; count - i > kLanes * kUnroll; i += kLanes * kUnroll) {",
         "the last element is left out, where elements have four bytes and more",
-        ("tests/test_reducers.py::test_matches_the_tree_model",),
+        ("tests/reduce/test_reducers.py::test_matches_the_tree_model",),
     ),
     Mutant(
         "kernel-tree",
@@ -232,7 +232,7 @@ MUTANTS = (
         "const int left_sources = middle(0, n);\n  for (",
         "const int left_sources = n / 2;\n  for (",
         "of an odd number of more than eight sources the halves differ from those of the canonical tree",
-        ("tests/test_reducers.py -k many_sources", "tests/test_replicas.py"),
+        ("tests/reduce/test_reducers.py -k many_sources", "tests/startup/test_replicas.py"),
     ),
     Mutant(
         "kernel-rounding",
@@ -240,7 +240,7 @@ MUTANTS = (
         "return bits + 0x7fff + ((bits >> 16) & 1);",
         "return bits + 0x8000;",
         "bfloat16 halfway between two values is rounded up instead of to even",
-        ("tests/test_reducers.py -k ties_go_to_even",),
+        ("tests/reduce/test_reducers.py -k ties_go_to_even",),
     ),
     # --- engine/ ---
     Mutant(
@@ -249,7 +249,7 @@ MUTANTS = (
         "  report.waits = waits;\n",
         "",
         "a rank that gives up does not say for whom it waited, so others blame it instead of the one behind it",
-        ("ctest suspect_test", DEADLINE, "tests/test_explain.py"),
+        ("ctest suspect_test", DEADLINE, "tests/failures/test_explain.py"),
     ),
     Mutant(
         "guard-of-slots",
@@ -273,7 +273,7 @@ MUTANTS = (
         "           last_.timeout_s == call.timeout_s &&\n",
         "",
         "the same call again with another timeout keeps the old one",
-        ("tests/test_failures.py::test_deadline_of_the_last_call_again_with_another_timeout",),
+        ("tests/failures/test_failures.py::test_deadline_of_the_last_call_again_with_another_timeout",),
     ),
     Mutant(
         "completed-too-early",
@@ -289,7 +289,7 @@ MUTANTS = (
         "const std::uint64_t index = work.base + flag.chunk + work.iteration;\n  return seen(",
         "const std::uint64_t index = work.base + flag.chunk;\n  return seen(",
         "in a loop the signal of its first round lets all others pass",
-        (ENGINE, "tests/test_conformance.py::test_tiny_boxes"),
+        (ENGINE, "tests/calls/test_conformance.py::test_tiny_boxes"),
     ),
     Mutant(
         "header-relaxed",
@@ -329,7 +329,7 @@ MUTANTS = (
         "return 2 * ranks.count() > size_ || all.count() == size_;",
         "return 2 * ranks.count() >= size_ || all.count() == size_;",
         "two halves that do not reach each other both go on as the survivors",
-        ("ctest agreement_test", "tests/test_shrink.py::test_no_majority"),
+        ("ctest agreement_test", "tests/groups/test_shrink.py::test_no_majority"),
     ),
     Mutant(
         "tag-forgotten",
@@ -337,7 +337,7 @@ MUTANTS = (
         "counts_[{message.peer, message.tag, message.sending}]++;",
         "counts_[{message.peer, 0, message.sending}]++;",
         "messages of different tags count together, so they meet only in the order in which they were sent",
-        ("tests/test_messages.py::test_tags_out_of_order",),
+        ("tests/messages/test_messages.py::test_tags_out_of_order",),
     ),
     # --- verify/ ---
     Mutant(
@@ -356,8 +356,8 @@ MUTANTS = (
         "if (a.out->dimensions != a.x.dimensions ||",
         "an output of another element type is filled beyond its end",
         (
-            "tests/test_bad_input_parts.py::test_an_out_that_does_not_fit_keeps_nobody_waiting",
-            "tests/test_bad_input_parts.py::test_a_bad_call_raises_and_does_no_harm",
+            "tests/calls/test_bad_input_parts.py::test_an_out_that_does_not_fit_keeps_nobody_waiting",
+            "tests/calls/test_bad_input_parts.py::test_a_bad_call_raises_and_does_no_harm",
         ),
     ),
     # --- python/ ---
@@ -367,7 +367,7 @@ MUTANTS = (
         "    if length > limit:\n",
         "    if length > MEMBER_LIMIT:\n",
         "a stranger can make rank 0 take in 64 MiB before it has proven anything",
-        ("tests/test_rendezvous.py::test_a_stranger_may_not_say_much", "tests/test_strangers.py"),
+        ("tests/startup/test_rendezvous.py::test_a_stranger_may_not_say_much", "tests/startup/test_strangers.py"),
     ),
     Mutant(
         "proof-role",
@@ -375,7 +375,7 @@ MUTANTS = (
         'parts = (b"collectives", role.encode(), hello, challenge, binding)',
         'parts = (b"collectives", hello, challenge, binding)',
         "a proof can be sent back to who made it, as one's own",
-        ("tests/test_rendezvous.py::test_the_proof_is_bound_to_rank_and_role",),
+        ("tests/startup/test_rendezvous.py::test_the_proof_is_bound_to_rank_and_role",),
     ),
     Mutant(
         "secret-of-group",
@@ -383,6 +383,6 @@ MUTANTS = (
         "    if mode & 0o077 & ~allowed:",
         "    if mode & 0o007 & ~allowed:",
         "a file with the token may be readable to its group",
-        ("tests/test_token.py::test_a_file_that_others_can_get_at_is_refused",),
+        ("tests/startup/test_token.py::test_a_file_that_others_can_get_at_is_refused",),
     ),
 )

@@ -41,7 +41,12 @@ OF_A_KILLER = 300
 OF_REACHING = 240
 OF_FULL = 900
 # They need another build than this one, or none.
-NEVER = ("tests/test_cpp.py", "tests/test_cuda_build.py", "tests/test_mutants.py", "tests/test_reach.py")
+NEVER = (
+    "tests/cpp/test_cpp.py",
+    "tests/cuda/test_cuda_build.py",
+    "tests/house/test_mutants.py",
+    "tests/house/test_reach.py",
+)
 CTEST = "ctest "
 
 

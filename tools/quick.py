@@ -30,9 +30,9 @@ from staged import ROOT, Staged, tool
 FORMATTED = (".cc", ".cu", ".h")
 # Compiles the C++ tests once more, against an installation: here ctest runs those of the incremental build.
 NEVER = {
-    "tests/test_model.py": "its models take minutes and do not depend on the sources",
-    "tests/test_cpp.py": "its C++ tests run by ctest, but for the linking of a static libstdc++",
-    "tests/test_cuda_build.py": "the kernels for GPUs are not built here",
+    "tests/model/test_model.py": "its models take minutes and do not depend on the sources",
+    "tests/cpp/test_cpp.py": "its C++ tests run by ctest, but for the linking of a static libstdc++",
+    "tests/cuda/test_cuda_build.py": "the kernels for GPUs are not built here",
 }
 WHOLE = 150  # seconds after which no test begins, unless the rest took so long that tests had less than LEAST
 LEAST = 60

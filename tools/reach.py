@@ -41,7 +41,7 @@ REGISTERED = re.compile(r"^const (Register\w+) ", re.MULTILINE)
 class Reached:
     """A test, and the way from it to a changed file."""
 
-    test: str  # tests/test_x.py, or tests/cpp/x_test.cc
+    test: str  # a file test_*.py of Python, or *_test.cc of C++
     way: tuple[str, ...]
     mentions: int
     reaches: int  # files in all
@@ -63,7 +63,7 @@ class Reached:
 def is_test(path: str) -> bool:
     folder, _, name = path.rpartition("/")
     if name.endswith(".py"):
-        return folder == "tests" and name.startswith("test_")
+        return path.startswith("tests/") and name.startswith("test_")
     return (folder == "tests/cpp" and name.endswith("_test.cc")) or path == "tests/fuzz/frames_fuzz.cc"
 
 
@@ -256,7 +256,7 @@ class Graph:
 
     def _files_of_module(self, module: str, importer: str) -> Iterator[str]:
         path = module.replace(".", "/")
-        for base in ("python/", f"{Path(importer).parent}/", "tests/", "bench/", "tools/", ""):
+        for base in ("python/", f"{Path(importer).parent}/", "tests/support/", "bench/", "tools/", ""):
             for there in (f"{base}{path}.py", f"{base}{path}/__init__.py"):
                 if there in self._known:
                     yield there

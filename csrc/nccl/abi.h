@@ -1,7 +1,7 @@
 // What we use of NCCL's C interface, declared here: building needs no header of NCCL, and nothing is linked with it.
 //
 // Names, numbers and layouts are those of nccl.h, as they have been since kNcclLeastVersion.
-// tests/test_nccl_library.py compares them with a real header where there is one.
+// tests/nccl/test_nccl_library.py compares them with a real header where there is one.
 #pragma once
 
 #include <climits>

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr int kEnd = 12'000;  // milliseconds of a trial
 
-struct Letter {
+struct Message {
   int arrives;
   bool proof;  // the sender has ended
   Note note;
@@ -27,20 +27,20 @@ struct Letter {
 struct Rank {
   explicit Rank(int rank, int size) : agreement(rank, size), inbox(size), board_read(size), proof_at(size, -1) {}
   Agreement agreement;
-  std::vector<std::deque<Letter>> inbox;  // by sender
-  std::vector<std::uint64_t> board_read;  // beats
-  std::vector<int> proof_at;              // of the death of ranks whose board this one reads
-  int joins = 0;                          // when
+  std::vector<std::deque<Message>> inbox;  // by sender
+  std::vector<std::uint64_t> board_read;   // beats
+  std::vector<int> proof_at;               // of the death of ranks whose board this one reads
+  int joins = 0;                           // when
   double patience = 1;
   int stopped_until = 0;
   bool killed = false;
-  bool told = false;
+  bool joined = false;
 };
 
 enum class Faults {
   kDeaths,
   kAll,
-  kCuts,  // nobody dies; one rank, not the lowest, hears only some of the others, which all hear each other
+  kCuts,  // no rank dies; one, not the lowest, receives only from some of the others, which all receive from each other
 };
 
 class Trial {
@@ -82,7 +82,7 @@ class Trial {
     }
   }
 
-  // Where all but one rank hear each other, and are a majority, the lowest gets them together.
+  // Where all but one rank receive from each other, and are a majority, the lowest gets them together.
   void expect_largest_team() const {
     const Agreement& lowest = ranks_[0].agreement;
     expect(size_ < 3 || lowest.decided(), "the lowest rank has not decided", 0);
@@ -157,13 +157,13 @@ class Trial {
     }
   }
 
-  void send(int from, int to, Letter letter) {
-    std::deque<Letter>& inbox = ranks_[to].inbox[from];
-    letter.arrives = now_ + 1 + pick(slow_);
+  void send(int from, int to, Message message) {
+    std::deque<Message>& inbox = ranks_[to].inbox[from];
+    message.arrives = now_ + 1 + pick(slow_);
     if (!inbox.empty()) {
-      letter.arrives = std::max(letter.arrives, inbox.back().arrives);
+      message.arrives = std::max(message.arrives, inbox.back().arrives);
     }
-    inbox.push_back(std::move(letter));
+    inbox.push_back(std::move(message));
   }
 
   void step(int r) {
@@ -172,8 +172,8 @@ class Trial {
     if (now_ < rank.joins) {
       return;
     }
-    if (!rank.told) {
-      rank.told = true;
+    if (!rank.joined) {
+      rank.joined = true;
       agreement.join(time(), rank.patience, static_cast<std::uint32_t>(100 + r), {});
     }
     const int first = pick(size_);
@@ -182,7 +182,7 @@ class Trial {
       if (o == r) {
         continue;
       }
-      std::deque<Letter>& inbox = rank.inbox[o];
+      std::deque<Message>& inbox = rank.inbox[o];
       while (!inbox.empty() && inbox.front().arrives <= now_) {
         if (inbox.front().proof) {
           agreement.mark_dead(o);
@@ -208,7 +208,7 @@ class Trial {
     if (agreement.step(time())) {
       const bool news = before != agreement.note().proposing + agreement.note().accepted + agreement.note().promised ||
                         agreement.decided();
-      // It may be struck when only some have been told.
+      // It may be struck when only some have received its note.
       const int until = eager_ && news && pick(4) == 0 ? pick(size_) : size_;
       for (int o = 0; o < until; ++o) {
         if (o != r && !mapped_[r][o] && !cut_[r][o]) {
@@ -231,7 +231,7 @@ class Trial {
         }
       }
       rank.joins = now_ + 1 + pick(3000);
-      rank.told = false;
+      rank.joined = false;
       if (pick(2) == 0) {
         rank.joins = kEnd;
       }

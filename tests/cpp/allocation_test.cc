@@ -1,6 +1,5 @@
 // The n-th allocation of a call fails, for each n. Then either the call never was: the same call again works, with its
-// peer. Or it has failed on all ranks; and nothing touches its memory from the moment on when the caller has heard of
-// that.
+// peer. Or it has failed on all ranks; and nothing touches its memory once the caller has that error.
 
 #include <sys/mman.h>
 
@@ -52,7 +51,7 @@ void check(bool good, const std::string& what) {
   }
 }
 
-// Whole pages of floats. Whoever touches them after revoke() ends the program.
+// Whole pages of floats. A thread that touches them after revoke() ends the program.
 class Area {
  public:
   Area(std::int64_t bytes, float value) : bytes_(bytes) {
@@ -129,7 +128,7 @@ bool fails(const Way& way, long n) {
   g_until_failure = 0;
   bool gone = false;  // the communicator of rank 0
   if (came && !failed) {
-    // Then it came in the middle of progress, which no caller is told of but by the end of the work.
+    // Then it came in the middle of progress, which a caller learns only by the end of the work.
     try {
       gone = !victim.wait(*work, 60);
     } catch (const CollectivesError& error) {

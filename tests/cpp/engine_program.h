@@ -46,7 +46,7 @@ struct Item {
     }
   }
 
-  // Before the call, when nobody else uses the slot any more.
+  // Before the call, when no other thread uses the slot any more.
   void fill_heap() const {
     if (!heap.empty()) {
       std::memcpy(heap[0].data, input[0].data(), heap[0].bytes);

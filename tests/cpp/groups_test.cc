@@ -23,7 +23,7 @@ void check(bool holds, const std::string& what) {
   }
 }
 
-// What the ranks tell each other when they make a group: a table that is read between two barriers.
+// What the ranks exchange when they make a group: a table that is read between two barriers.
 struct Table {
   std::barrier<> barrier;
   std::vector<std::uint32_t> numbers;

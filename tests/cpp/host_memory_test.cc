@@ -109,7 +109,7 @@ struct Host {
   }
 };
 
-bool nobody(int /*rank*/) { return false; }
+bool none_has_ended(int /*rank*/) { return false; }
 
 void reuse(const std::string& kind) {
   Host host(kind);
@@ -118,8 +118,8 @@ void reuse(const std::string& kind) {
   const SegmentLayout layout(2, host.limits, 0);
   const std::size_t bytes = layout.total;
 
-  const auto a = mine.allocate(bytes, bytes, 5, nobody);
-  const auto b = theirs.allocate(bytes, bytes, 5, nobody);
+  const auto a = mine.allocate(bytes, bytes, 5, none_has_ended);
+  const auto b = theirs.allocate(bytes, bytes, 5, none_has_ended);
   CHECK(a && b);
   CHECK(theirs.is_segment(0, *a, bytes, 5) && mine.is_segment(1, *b, bytes, 5));
   CHECK(!theirs.is_segment(0, *a, bytes, 6));
@@ -135,13 +135,13 @@ void reuse(const std::string& kind) {
   CHECK(host.page(1, 0, *a).left.load() != 0);  // the other rank sees that it is gone
   // The other rank has not left yet, however much it has completed: it may still write there.
   host.page(1, 1, *b).completed.store(1000);
-  const auto c = mine.allocate(bytes, bytes, 6, nobody);
+  const auto c = mine.allocate(bytes, bytes, 6, none_has_ended);
   CHECK(c && *c != *a);
   mine.free(*c);
   host.page(1, 1, *b).left.store(1);
-  const auto d = mine.allocate(bytes, bytes, 7, nobody);
+  const auto d = mine.allocate(bytes, bytes, 7, none_has_ended);
   CHECK(d == a);
-  // It is zero, for everybody, but for the mark of the new owner.
+  // It is zero, for all ranks, but for the mark of the new owner.
   for (int viewer = 0; viewer < 2; ++viewer) {
     CHECK(host.page(viewer, 0, *d).left.load() == 0);
     CHECK(host.page(viewer, 0, *d).communicator.load() == 7);
@@ -156,7 +156,7 @@ void reuse(const std::string& kind) {
     GroupSegment segment(host.ranks[0], *d);
     segment.share({{1, *b, 7}});  // which is marked 5
   }
-  const auto e = mine.allocate(bytes, bytes, 8, nobody);
+  const auto e = mine.allocate(bytes, bytes, 8, none_has_ended);
   CHECK(e == d);
   host.page(1, 1, *b).left.store(0);
   host.page(1, 1, *b).communicator.store(8);
@@ -164,7 +164,7 @@ void reuse(const std::string& kind) {
     GroupSegment segment(host.ranks[0], *e);
     segment.share({{1, *b, 8}});
   }
-  const auto f = mine.allocate(bytes, bytes, 9, nobody);
+  const auto f = mine.allocate(bytes, bytes, 9, none_has_ended);
   CHECK(f && *f != *e);
   CHECK(mine.allocate(bytes, bytes, 10, [](int rank) { return rank == 1; }) == e);
 
@@ -173,15 +173,15 @@ void reuse(const std::string& kind) {
     const GroupSegment segment(host.ranks[0], *f);
   }
   CHECK(host.page(1, 0, *f).left.load() != 0);
-  const auto g = mine.allocate(bytes, bytes, 11, nobody);
+  const auto g = mine.allocate(bytes, bytes, 11, none_has_ended);
   CHECK(g && *g != *f);
   // Broken off by all.
   {
     GroupSegment segment(host.ranks[0], *g);
     segment.cancel();
   }
-  CHECK(mine.allocate(bytes, bytes, 12, nobody) == g);
-  CHECK(!mine.allocate(host.layout.arena_bytes, bytes, 13, nobody));
+  CHECK(mine.allocate(bytes, bytes, 12, none_has_ended) == g);
+  CHECK(!mine.allocate(host.layout.arena_bytes, bytes, 13, none_has_ended));
   std::printf("ok %s\n", kind.c_str());
 }
 

@@ -161,7 +161,7 @@ Bytes malformed(Random& random, int fault, const Signature& signature) {
       h.streams_taken = static_cast<std::uint32_t>(any(2, 0x7fffffff));
       append(wire, h);
       break;
-    case kWindow: {  // streams that nobody has opened, of more than may be sent before that
+    case kWindow: {  // streams that are not open, of more than may be sent before that
       h.sequence = static_cast<std::uint64_t>(any(1, 1000));
       h.first = true;
       h.communicator |= kMessageBit;
@@ -271,7 +271,7 @@ std::int64_t descriptors() {
   return std::distance(begin(all), end(all));
 }
 
-// Two ranks that go on until they are told to stop; returns how many collectives they did.
+// Two ranks that go on until they are stopped; returns how many collectives they did.
 std::int64_t job(const std::pair<int, int>& fds, const std::atomic<bool>& stop) {
   std::int64_t done[2] = {0, 0};
   std::vector<std::thread> threads;

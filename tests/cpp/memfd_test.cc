@@ -1,4 +1,5 @@
-// Nobody who has the descriptor of a segment can change its length: whoever touched what is gone would die by SIGBUS.
+// No process that has the descriptor of a segment can change its length: one that touched what is gone would die by
+// SIGBUS.
 
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// What a plan says of lines that other cores read: which of them a rank makes its own before it writes them again, and
-// which its readers write back for it. Of every algorithm, for what goes through boxes in one piece and for more.
+// What a plan says of lines that other cores read: of which of them a rank acquires ownership before it writes them
+// again, and which its readers write back for it. Of every algorithm, for data that pass through bounce buffers in one
+// piece and for more.
 
 #include "engine/plan.h"
 
@@ -37,7 +38,8 @@ Problem problem_of(Collective collective, std::int64_t elements, int size) {
   return problem;
 }
 
-// Where a rank does not write back what it has copied from a box, the owner of the box fetches all of it.
+// Where a rank does not write back what it has copied from a bounce buffer, the owner of that buffer prefetches all of
+// it.
 void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::string& name) {
   for (const auto& plan : plans) {
     for (const Step& step : plan->schedule.steps) {
@@ -47,18 +49,19 @@ void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::s
       for (const Operand& source : plan->schedule.sources(step)) {
         const bool fetched = source.offset + step.length <= plans[source.member]->owned_bytes;
         check(!source.take || fetched, name + ": " + std::to_string(source.offset + step.length) +
-                                           " bytes are not written back, and their owner makes only " +
-                                           std::to_string(plans[source.member]->owned_bytes) + " ready");
+                                           " bytes are not written back, and their owner prefetches only " +
+                                           std::to_string(plans[source.member]->owned_bytes));
       }
     }
   }
 }
 
-// Of two ranks that trade boxes, each fills what it has read when the slots went round last, and need not fetch it.
-void check_trade(const Plan& plan, const Limits& limits, const std::string& name) {
+// Of two ranks that swap bounce buffers, each fills what it has read in the round of slots before: those lines are in
+// its cache.
+void check_swap(const Plan& plan, const Limits& limits, const std::string& name) {
   const auto& operands = plan.schedule.operands;
-  check(plan.owned_bytes == 0 && plan.ahead_bytes == 0, name + ": traded boxes are fetched ahead");
-  check(!plan.takes_copied, name + ": lines are taken that this rank writes next");
+  check(plan.owned_bytes == 0 && plan.ahead_bytes == 0, name + ": swapped bounce buffers are prefetched");
+  check(!plan.takes_copied, name + ": ownership is acquired of lines that this rank writes next");
   int pairs = 0;
   for (std::size_t filled = 0; filled < operands.size(); ++filled) {
     for (std::size_t read = 0; read < operands.size(); ++read) {
@@ -76,11 +79,11 @@ void check_trade(const Plan& plan, const Limits& limits, const std::string& name
       }
     }
   }
-  check(pairs > 0, name + ": boxes are traded one way only");
+  check(pairs > 0, name + ": bounce buffers are swapped one way only");
 }
 
-// Which boxes are to be traded: those of two ranks that give each other as much.
-bool to_be_traded(const Problem& problem, const Algorithm& algorithm, const Schedule& schedule, int size) {
+// Which bounce buffers are to be swapped: those of two ranks that give each other as much.
+bool to_be_swapped(const Problem& problem, const Algorithm& algorithm, const Schedule& schedule, int size) {
   const bool boxes = std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.region == Region::kBox; });
   return boxes && size == 2 && algorithm.name == "one_shot" && !has_root(problem.collective) &&
          problem.collective != Collective::kBarrier;
@@ -101,19 +104,20 @@ void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowd
     plans.push_back(make_plan(Signature(), problem, algorithm, rank.topology(), rank.domain()));
     const Plan& plan = *plans.back();
     const bool owns = plan.owning != Owning::kNowhere;
-    check(owns || plan.owned_bytes == 0, name + ": lines of a box are made ready, but not the header's");
-    check(!owns || !crowded, name + ": lines are made ready for a rank that has to wait for its core first");
+    check(owns || plan.owned_bytes == 0, name + ": lines of a bounce buffer are prefetched, but not the header's");
+    check(!owns || !crowded, name + ": lines are prefetched for a rank that has to wait for its core first");
     // Executor::own_next_lines() takes the slot of the next chunk for that of the next call, and for as long as a slot.
     check(!owns || (plan.schedule.chunks <= 1 && plan.schedule.slot_pitch == 0),
-          name + ": lines are made ready that the next call does not write");
-    check(plan.owned_bytes <= rank.domain()->limits().slot_bytes, name + ": more is made ready than a slot has");
+          name + ": lines are prefetched that the next call does not write");
+    check(plan.owned_bytes <= rank.domain()->limits().slot_bytes, name + ": more is prefetched than a slot has");
     const Schedule& schedule = plan.schedule;
     const bool prepared = schedule.uses_links || schedule.chooses || schedule.scratch_bytes > 0 || !plan.signals_header;
     check(plan.begins_at_once != prepared, name + ": what is to be prepared is not, or nothing is");
     check(!owns || plan.ahead_bytes == 0, name + ": lines are fetched twice");
-    check(schedule.trades == to_be_traded(problem, algorithm, schedule, size), name + ": trades boxes, or does not");
+    check(schedule.trades == to_be_swapped(problem, algorithm, schedule, size),
+          name + ": swaps bounce buffers, or does not");
     if (schedule.trades) {
-      check_trade(plan, rank.domain()->limits(), name);
+      check_swap(plan, rank.domain()->limits(), name);
     }
   }
   check_sources(plans, name);
@@ -129,7 +133,7 @@ int main() {
       for (const bool crowded : {false, true}) {
         const LocalWorld world(size, limits, crowded);
         for (const Algorithm& algorithm : algorithms()) {
-          // Of 4 bytes: in the header line, in one and in a few lines of a box, and in more than one slot.
+          // Of 4 bytes: in the header line, in one and in a few lines of a bounce buffer, and in more than one slot.
           for (const std::int64_t elements : {2, 10, 16, 32, 64, 256, 512, 4096, 1 << 20}) {
             check_plans(algorithm, world, crowded, elements);
           }

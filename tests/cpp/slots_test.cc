@@ -161,7 +161,7 @@ void packed_after_whole() {
   Collectives gather(world, Collective::kAllGather, kPart, 10);
   Collectives broadcast(world, Collective::kBroadcast, 32 << 10, 50);
   check(!gather.begin(kLate) && !gather.begin(0) && gather.begin(2) && gather.step(0), "rank 0 is not ahead");
-  check(!broadcast.begin(0), "a broadcast is complete before anybody else has entered");
+  check(!broadcast.begin(0), "a broadcast is complete before any other rank has entered");
   gather.end();
   gather.check_results("all_gather");
   broadcast.begin(kLate);
@@ -182,7 +182,7 @@ void whole_after_packed() {
   Collectives gather(world, Collective::kAllGather, kPart, 90);
   check(!broadcast.begin(kLate) && !broadcast.begin(2) && broadcast.begin(0) && broadcast.step(2),
         "rank 1 is not late");
-  check(!gather.begin(0), "an all_gather is complete before anybody else has entered");
+  check(!gather.begin(0), "an all_gather is complete before any other rank has entered");
   broadcast.end();
   broadcast.check_results("broadcast");
   gather.begin(kLate);

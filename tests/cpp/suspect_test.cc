@@ -1,5 +1,5 @@
-// Who is to blame when a deadline has passed elsewhere, and one rank hears of it from another before it hears it from
-// the rank whose deadline it was. Rank 0 is real, on a host of its own; the test speaks for ranks 1 and 2.
+// Which rank an error names when a deadline has passed elsewhere, and a relayed report of it arrives before that of the
+// rank whose deadline it was. Rank 0 is real, on a host of its own; the test speaks for ranks 1 and 2.
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ Report deadline(int reporter, int suspect, std::vector<int> waits) {
   return report;
 }
 
-struct Told {
+struct Received {
   Report relayed;
   const Report* own;  // nullptr: nothing arrives from kOrigin itself
   int peer;
@@ -98,18 +98,18 @@ class Waiting {
   std::shared_ptr<Work> work_;
 };
 
-void check(const char* name, const Told& told) {
+void check(const char* name, const Received& received) {
   Waiting world(120);
-  // Links are heard in the order of ranks, so the relay comes first.
-  say(world.far[kRelay], told.relayed);
-  if (told.own != nullptr) {
-    say(world.far[kOrigin], *told.own);
+  // Links are read in the order of ranks, so the relay comes first.
+  say(world.far[kRelay], received.relayed);
+  if (received.own != nullptr) {
+    say(world.far[kOrigin], *received.own);
   }
   const CollectivesError error = world.fail(name);
   const std::string text = error.what();
   CHECK(error.kind() == ErrorKind::kDeadline, "%s: %s", name, text.c_str());
-  CHECK(error.context().peer == told.peer, "%s: blames %d: %s", name, error.context().peer, text.c_str());
-  CHECK(text.find(told.text) != std::string::npos, "%s: %s", name, text.c_str());
+  CHECK(error.context().peer == received.peer, "%s: blames %d: %s", name, error.context().peer, text.c_str());
+  CHECK(text.find(received.text) != std::string::npos, "%s: %s", name, text.c_str());
   CHECK(text.find("(reported by rank 2") != std::string::npos, "%s: %s", name, text.c_str());
 }
 
@@ -118,14 +118,14 @@ void check(const char* name, const Told& told) {
 void check_own_deadline() {
   Waiting world(0.3);
   std::thread relay([&] {
-    std::string heard;
+    std::string received;
     char bytes[4096];
-    while (heard.find("has waited") == std::string::npos) {
+    while (received.find("has waited") == std::string::npos) {
       const ssize_t n = ::recv(world.far[kRelay], bytes, sizeof(bytes), 0);
       if (n <= 0) {
         return;
       }
-      heard.append(bytes, static_cast<std::size_t>(n));
+      received.append(bytes, static_cast<std::size_t>(n));
     }
     Report answer = deadline(kRelay, kRelay, {kOrigin});
     answer.origin = 0;
@@ -144,12 +144,12 @@ int main() {
   // One direction of the network is dead: kOrigin misses this rank, which has sent all that it had to.
   const Report deaf = deadline(kOrigin, 0, {0});
   check("circle", {deadline(kRelay, 0, {kOrigin}), &deaf, kOrigin, "what it sends does not arrive at rank 2"});
-  // The relay waits for nobody: it has not made the call.
+  // The relay waits for no rank: it has not made the call.
   const Report behind = deadline(kOrigin, 0, {0, kRelay});
   check("idle relay", {deadline(kRelay, 0, {}), &behind, kRelay, "rank 1 has made no such call"});
   // Not even its report arrives from kOrigin.
   check("silent", {deadline(kRelay, kRelay, {kOrigin}), nullptr, kOrigin, "does not answer"});
-  std::printf("3 deadlines of which a rank hears from another first: the right rank is blamed\n");
+  std::printf("3 deadlines that a rank first learns from another one: the right rank is the suspect\n");
   check_own_deadline();
   return 0;
 }

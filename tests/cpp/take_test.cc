@@ -1,5 +1,5 @@
-// Copies that take the lines of what they read, and copies past the caches, give what memcpy gives and touch nothing
-// else. A processor on which neither pays runs them here alone.
+// Copies that acquire ownership of the lines that they read, and copies past the caches, give what memcpy gives and
+// touch nothing else. On a processor on which neither pays, only this test runs them.
 
 #include "cpu/take.h"
 

@@ -1,5 +1,5 @@
 // A TCP link that several communicators share: one of them may fail in the middle of a frame, in either direction, or
-// be forgotten with streams under way, or send messages that nobody asks for, and the others do not notice.
+// be forgotten with streams under way, or send messages for which no receive is posted, and the others do not notice.
 #include "tcp_link_traffic.h"
 
 namespace {

@@ -134,7 +134,7 @@ Bytes frame_to(const End& end, const Bytes& message, wire::FrameHeader header = 
   return frame;
 }
 
-// On the wire it is a stream: the peer's counts as taken, and is told so by the next frame.
+// On the wire it is a stream: the peer's counts as taken, and the next frame says so.
 void one_frame() {
   const auto [fd, raw] = unix_pair();
   auto link = make_tcp_link(fd, 1);
@@ -239,15 +239,15 @@ void with_more_behind() {
   next_a.close(*e.a);
   e.expect_in_order(3);
 
-  End told(5, 0, 100), teller(5, 1, 100);
+  End received(5, 0, 100), teller(5, 1, 100);
   teller.begin(*e.b, 0);
   e.b->abort("rank 1 gave up");
-  CHECK(e.a->begin_swap(told.swap));
-  told.finish(*e.a, 10);
+  CHECK(e.a->begin_swap(received.swap));
+  received.finish(*e.a, 10);
   e.a->progress();
   const LinkEvent event = e.a->event();
-  CHECK(told.is_done() && event.kind == Kind::kAborted && event.text == "rank 1 gave up");
-  told.close(*e.a);
+  CHECK(received.is_done() && event.kind == Kind::kAborted && event.text == "rank 1 gave up");
+  received.close(*e.a);
   teller.close(*e.b);
 }
 
@@ -341,7 +341,7 @@ void endings() {
   a.close(*e.a);
 }
 
-// A connection that was reset, which the swap is the first to hear: when it looks, or when it sends. The message that
+// A connection that was reset, which the swap is the first to notice: when it looks, or when it sends. The message that
 // came before may be all that is needed.
 void resets(bool sends_before) {
   for (const std::size_t bytes : {8, 4096}) {

@@ -95,7 +95,7 @@ void flow_control() {
   step(*e.a, *e.b);
   CHECK(last_a.receive.done && last_b.receive.done);
 
-  // A rank that only waits is heard after a while, although nothing is on the way to it.
+  // A rank that only waits shows that it is alive, although nothing is on the way to it.
   Single wait_a(5, 0, 8), wait_b(5, 0, 8);
   e.a->open(wait_a.stream);
   e.b->open(wait_b.stream);

@@ -1,5 +1,5 @@
-// The kernels for GPUs, run on the host: all of them but the launch. tests/test_cuda_kernels.py compiles this with the
-// compiler of the host and loads it.
+// The kernels for GPUs, run on the host: all of them but the launch. tests/cuda/test_cuda_kernels.py compiles this with
+// the compiler of the host and loads it.
 #include <cstdint>
 
 #include "cuda/elements.h"

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 
 import atheris
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 with atheris.instrument_imports(include=["collectives", "wire_targets", "json"]):
     import wire_targets

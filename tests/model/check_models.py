@@ -38,11 +38,11 @@ class Case:
 
 
 # Of collectives.pml.
-KINDS = {"inline": 0, "boxes": 1, "two_shot": 2, "symmetric": 3, "broadcast": 4, "traded": 5}
+KINDS = {"inline": 0, "one_shot": 1, "two_shot": 2, "symmetric": 3, "broadcast": 4, "swapped": 5}
 
 HOLD = [
     *(Case("collectives", f"KIND={kind}", True) for kind in KINDS.values()),
-    *(Case("collectives", f"KIND={kind} N=3 FLIGHT=1", True) for name, kind in KINDS.items() if name != "traded"),
+    *(Case("collectives", f"KIND={kind} N=3 FLIGHT=1", True) for name, kind in KINDS.items() if name != "swapped"),
     *(Case("collectives", f"KIND={kind} FLIGHT=1 TSO", True) for kind in KINDS.values()),
     Case("collectives", "FLIGHT=1", True),  # any kinds after each other
     Case("collectives", "", True, long=True),

@@ -28,7 +28,7 @@
 #define WORD(r, s) ((r) * PER + 2 * ((s) % LINES))
 #define PAYLOAD(r, s) (WORD(r, s) + 1)
 #define FLAG(r, f, i) ((r) * PER + 2 * LINES + ((f) - 1) * SLOTS + (i) % SLOTS)
-#define BOX(r, i, part) ((r) * PER + 2 * LINES + 2 * SLOTS + ((i) % SLOTS) * N + (part))
+#define BOUNCE(r, i, part) ((r) * PER + 2 * LINES + 2 * SLOTS + ((i) % SLOTS) * N + (part))
 #define COMPLETED(r) ((r) * PER + 2 * LINES + 2 * SLOTS + SLOTS * N)
 #define INPUT(r, part) (COMPLETED(r) + 1 + ARRAY * 2 * N + (part))
 #define OUTPUT(r, part) (INPUT(r, part) + N)
@@ -46,11 +46,11 @@ chan buffer[N] = [4] of { byte, byte };
 #define VALUE(s, c, r) (1 + ((s) * CHUNKS + (c)) * (N + 1) + (r))
 
 #define INLINE 0    /* one_shot all_reduce of a few bytes: through the header lines */
-#define BOXES 1     /* one_shot all_reduce: everyone reads everyone's box, chunk by chunk */
-#define TWO_SHOT 2  /* two_shot all_reduce: owners write into the boxes of others */
+#define ONE_SHOT 1  /* one_shot all_reduce: each rank reads the bounce buffers of all others, chunk by chunk */
+#define TWO_SHOT 2  /* two_shot all_reduce: owners write into the bounce buffers of others */
 #define SYMMETRIC 3 /* two_shot all_reduce on symmetric memory: entry and exit */
 #define BROADCAST 4 /* one_shot broadcast: the root waits until chunks are read */
-#define TRADED 5    /* BOXES of two ranks, which trade boxes and write back what they read */
+#define SWAPPED 5   /* ONE_SHOT of two ranks, which swap bounce buffers and write back what they read */
 #define KINDS (N == 2 -> 6 : 5)
 byte kind[COLLS];
 byte base[COLLS]; /* Work::base, and Communicator::begins_ */
@@ -181,7 +181,7 @@ inline complete() {
     od \
   }
 
-/* Chunk c of all others through box or header line, after the wait for it. */
+/* Chunk c of all others through bounce buffer or header line, after the wait for it. */
 #ifdef NO_ACQUIRE
 /* A read that may come before the wait. */
 #define WAIT_AND_READ(wait, address, value) \
@@ -205,19 +205,19 @@ inline run_inline() {
 }
 
 /* Operand::owner() */
-#define OWNER(r, i) (kind[s] == TRADED && (i) / SLOTS % 2 -> 1 - (r) : (r))
+#define OWNER(r, i) (kind[s] == SWAPPED && (i) / SLOTS % 2 -> 1 - (r) : (r))
 
-inline run_boxes() {
+inline run_one_shot() {
   do
   :: c == CHUNKS -> break
   :: else ->
-    STORE(BOX(OWNER(me, b + c), b + c, 0), VALUE(s, c, me));
+    STORE(BOUNCE(OWNER(me, b + c), b + c, 0), VALUE(s, c, me));
     signal_copied(c);
     atomic {
       EACH_OTHER(await_copied(r, c));
-      EACH_OTHER(assert(mem[BOX(OWNER(r, b + c), b + c, 0)] == VALUE(s, c, r)));
+      EACH_OTHER(assert(mem[BOUNCE(OWNER(r, b + c), b + c, 0)] == VALUE(s, c, r)));
       if
-      :: kind[s] == TRADED -> EACH_OTHER(STORE(BOX(OWNER(r, b + c), b + c, 0), VALUE(s, c, r)))
+      :: kind[s] == SWAPPED -> EACH_OTHER(STORE(BOUNCE(OWNER(r, b + c), b + c, 0), VALUE(s, c, r)))
       :: else
       fi;
       c++
@@ -229,13 +229,13 @@ inline run_two_shot() {
   do
   :: c == CHUNKS -> break
   :: else ->
-    EACH_OTHER(STORE(BOX(me, b + c, r), VALUE(s, c, me)));
+    EACH_OTHER(STORE(BOUNCE(me, b + c, r), VALUE(s, c, me)));
     signal_copied(c);
     EACH_OTHER(await_copied(r, c));
 #ifdef NO_REDUCED_ORDER
     signal(2, c);
 #endif
-    EACH_OTHER(assert(mem[BOX(r, b + c, me)] == VALUE(s, c, r)); STORE(BOX(r, b + c, me), VALUE(s, c, N)));
+    EACH_OTHER(assert(mem[BOUNCE(r, b + c, me)] == VALUE(s, c, r)); STORE(BOUNCE(r, b + c, me), VALUE(s, c, N)));
 #ifndef NO_REDUCED_ORDER
     signal(2, c);
 #endif
@@ -243,7 +243,7 @@ inline run_two_shot() {
 #ifndef NO_REDUCED_WAIT
       EACH_OTHER(await(r, 2, c));
 #endif
-      EACH_OTHER(assert(mem[BOX(me, b + c, r)] == VALUE(s, c, N)));
+      EACH_OTHER(assert(mem[BOUNCE(me, b + c, r)] == VALUE(s, c, N)));
       c++
     }
   od
@@ -287,7 +287,7 @@ inline run_broadcast() {
     :: else
     fi;
 #endif
-    STORE(BOX(0, b + c, 0), VALUE(s, c, 0));
+    STORE(BOUNCE(0, b + c, 0), VALUE(s, c, 0));
     signal_copied(c);
     c++
   :: me != 0 && c < CHUNKS ->
@@ -297,7 +297,7 @@ inline run_broadcast() {
     fi;
     atomic {
       await_copied(0, c);
-      assert(mem[BOX(0, b + c, 0)] == VALUE(s, c, 0))
+      assert(mem[BOUNCE(0, b + c, 0)] == VALUE(s, c, 0))
     };
     if
     :: c + 2 < CHUNKS -> signal(2, c)
@@ -322,7 +322,7 @@ proctype work(byte me; byte s) {
 #endif
   if
   :: kind[s] == INLINE -> run_inline()
-  :: kind[s] == BOXES || kind[s] == TRADED -> run_boxes()
+  :: kind[s] == ONE_SHOT || kind[s] == SWAPPED -> run_one_shot()
   :: kind[s] == TWO_SHOT -> run_two_shot()
   :: kind[s] == SYMMETRIC -> run_symmetric()
   :: kind[s] == BROADCAST -> run_broadcast()

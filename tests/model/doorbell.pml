@@ -1,8 +1,8 @@
 /* How a rank sleeps, and how others wake it.
  *
  * The rank has THREADS threads that wait, each for a work of its own, and a work ends when all WAKERS other ranks have
- * published their flag for it. Whoever drives moves all works of the rank. A thread that is never woken is an invalid end
- * state.
+ * published their flag for it. The thread that drives moves all works of the rank. A thread that is never woken is an
+ * invalid end state.
  *
  *   -DTHREADS=2  threads of the rank
  *   -DTSO        stores go through a store buffer for each processor, as on x86

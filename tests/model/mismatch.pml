@@ -2,8 +2,8 @@
  *
  * N ranks call COLLS collectives one after the other. In one of them, any, some ranks have another signature than others,
  * and so perhaps run another schedule. Then no rank may return from that collective, and each ends with an error: either
- * it has seen a header that differs, or another rank has told it. A rank that waits for ever is an invalid end state.
- * Without a disagreement all return from all.
+ * it has seen a header that differs, or the report of another rank has reached it. A rank that waits for ever is an
+ * invalid end state. Without a disagreement all return from all.
  *
  *   -DN=3        ranks
  *   -DCOLLS=1    collectives
@@ -65,11 +65,11 @@ inline fail(sequence) {
 }
 
 /* While a rank waits: Communicator::look_after(), heed_reports() and find_mismatch(). */
-#define HEARD (aborted[me] && ANY_REPORT)
+#define RECEIVED (aborted[me] && ANY_REPORT)
 #ifdef NO_LOOK
-#define ALARM (HEARD)
+#define ALARM (RECEIVED)
 #else
-#define ALARM (HEARD || ANY_DIFFERS)
+#define ALARM (RECEIVED || ANY_DIFFERS)
 #endif
 
 /* Executor::await() and look_header() */
@@ -129,7 +129,7 @@ proctype rank(byte me) {
   :: else ->
     /* heed_before_call() */
     if
-    :: HEARD -> fail(s)
+    :: RECEIVED -> fail(s)
     :: else
     fi;
     header[me * COLLS + s] = 1 + SIGNATURE(me, s);
@@ -140,7 +140,7 @@ proctype rank(byte me) {
     fi;
     /* stopped() */
     if
-    :: HEARD && REPORT_UP_TO(s) -> fail(s)
+    :: RECEIVED && REPORT_UP_TO(s) -> fail(s)
     :: else
     fi;
     returned[me] = s + 1;

@@ -19,7 +19,7 @@ using Done = std::function<void()>;
 
 // TensorFlow passes the address of a std::function on its stack, which is gone when the kernel returns; C has no
 // function that keeps it. So it is moved away, which leans on the layout of libstdc++ that both sides are built with
-// (tests/test_tensorflow_ops.py has a test for it).
+// (tests/tensorflow/test_tensorflow_ops.py has a test for it).
 Done take(void* done) { return std::move(*static_cast<Done*>(done)); }
 
 void fail(TfContext* context, const std::exception& error, const Flight* flight) {

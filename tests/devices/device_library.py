@@ -1,0 +1,81 @@
+"""The fake devices as a library of arrays, for the checks of bench/gpu_checks.py in processes that have loaded them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from bench_runs import BENCH
+from device_arrays import Array, ByDlpack, fake, make, read, stream
+
+
+class FakeLibrary:
+    """Each replica has a stream of its own, unless a check asks for one."""
+
+    name = "fake"
+    mutable = True
+
+    def __init__(self, devices: int = 1) -> None:
+        self._devices = devices
+        self._made = 0
+
+    def array(self, values: Array) -> Any:
+        self._made += 1
+        return make(np.asarray(values), self._made % 3, self._made % self._devices)
+
+    def read(self, x: Any) -> Array:
+        return read(x)
+
+    def pointer(self, x: Any) -> int:
+        return x.base.pointer if isinstance(x, ByDlpack) else int(x.pointer)
+
+    def stream(self) -> Any:
+        return stream(9)
+
+    def using(self, stream: Any) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def delay(self, seconds: float) -> None:
+        pass  # all that it does is late
+
+    def set(self, x: Any, value: float) -> None:
+        x.set(np.full(x.shape, value, x.dtype))
+
+    def busy(self, stream: Any) -> bool:
+        return fake().pending() > 0
+
+
+def run_check(name: str, devices: int, *arguments: Any) -> None:
+    """One of the checks."""
+    if str(BENCH) not in sys.path:
+        sys.path.insert(0, str(BENCH))
+    checks = importlib.import_module("gpu_checks")
+    assert getattr(checks, name)(FakeLibrary(devices), *arguments)
+
+
+def wrong_streams() -> None:
+    """Without the order of the streams of all replicas, the reduction reads too early: the fake sees it."""
+    from collectives._devices import replicas
+
+    kept = replicas._place
+    first: list[Any] = []
+
+    def one_stream(arrays: Any) -> tuple[int, int]:
+        first.append(kept(arrays))
+        return first[0]
+
+    replicas._place = one_stream
+    in_order = replicas._InOrder._wait
+    replicas._InOrder._wait = staticmethod(lambda *_: None)  # type: ignore[assignment]
+    try:
+        run_check("reductions", 1, (7,), 2)
+    except AssertionError:
+        pass
+    finally:
+        replicas._place = kept
+        replicas._InOrder._wait = in_order  # type: ignore[method-assign]
+    fake().finish()
+    assert "not ordered" in fake().errors()
