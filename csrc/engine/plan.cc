@@ -51,8 +51,8 @@ constexpr std::int64_t kMostOwnedOfSwapped = 512;
 constexpr std::int64_t kShort = 2048;
 
 // How much of its bounce buffer a rank prefetches while it waits: what it will write in the next call but one. Only
-// where it has nothing else to do meanwhile, and no more than takes as long as the wait. Where ranks swap bounce
-// buffers, the lines are in its cache already.
+// where it has nothing else to do meanwhile, and no more than the wait has time for. Where ranks swap bounce buffers,
+// the lines are in its cache already.
 std::int64_t ahead_bytes(const Schedule& s) {
   if (s.trades) {
     return 0;

@@ -86,7 +86,7 @@ void DataSteps::copy(Work& work, const Step& step) {
   }
   // The path of a short call. The rest is a function of its own, so that this one saves no registers.
   std::byte* const destination = work.places.operands[step.destinations.begin].address(work.bases, work.iteration);
-  if (destination != source) {  // as in a call in place
+  if (destination != source) {  // they are equal in a call in place
     std::memcpy(destination, source, static_cast<std::size_t>(step.length));
   }
 }
