@@ -277,7 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         "completed-too-early",
-        "csrc/engine/executor/executor.cc",
+        "csrc/engine/executor/flag_words.h",
         "work.sequence + 1 - (word & 0xff));",
         "work.sequence + 1 - (word & 0));",
         "who has entered a collective passes for one that has completed all before",
@@ -285,15 +285,15 @@ MUTANTS = (
     ),
     Mutant(
         "flag-of-loop",
-        "csrc/engine/executor/executor.cc",
-        "const std::uint64_t index = work.base + flag.chunk + work.iteration;\n  return seen(",
-        "const std::uint64_t index = work.base + flag.chunk;\n  return seen(",
+        "csrc/engine/executor/flag_words.h",
+        "const std::uint64_t index = work.base + flag.chunk + work.iteration;\n    return seen(",
+        "const std::uint64_t index = work.base + flag.chunk;\n    return seen(",
         "in a loop the signal of its first round lets all others pass",
         (ENGINE, "tests/calls/test_conformance.py::test_tiny_boxes"),
     ),
     Mutant(
         "header-relaxed",
-        "csrc/engine/executor/executor.cc",
+        "csrc/engine/executor/flag_words.h",
         "line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_release);",
         "line.word.store((work.sequence + 1) << 8 | incomplete, std::memory_order_relaxed);",
         "on processors weaker than x86 the word of a header may be seen before what it publishes",

@@ -1,5 +1,5 @@
-// A fence between memory that others read or write besides the protocol of atomic words, as the kernel does for a rank
-// that reads another one's arrays (engine/executor/reading.h), and the words.
+// A fence between the atomic words that ranks exchange and memory that is read or written outside their protocol: the
+// kernel does that for a rank that reads another one's arrays (engine/executor/reading.h).
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 namespace collectives {
 
 inline void full_fence() {
-#if !defined(__SANITIZE_THREAD__)  // which knows no fences, and does not see what the kernel copies
+#if !defined(__SANITIZE_THREAD__)  // it knows no fences, and does not see what the kernel copies
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }

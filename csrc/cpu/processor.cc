@@ -9,8 +9,9 @@
 namespace collectives {
 namespace {
 
-// From this family on, cores of AMD write whole lines without fetching them if that is done by a string instruction,
-// and upgrade lines that others have read as cheaply as any: Zen 5. Zen 1 to 4 are the families before it.
+// Zen 5. From this family on, AMD's cores write whole lines without fetching them if a string instruction does it, and
+// an ownership upgrade of a line that others have read costs no more than any other transfer. Zen 1 to 4 are the
+// families before it.
 [[maybe_unused]] constexpr unsigned kZen5 = 0x1A;
 
 Processor find() {
@@ -28,11 +29,11 @@ Processor find() {
     found.fills_by_string = zen5;
     found.streams_in_place = !zen5;
     found.looks_late = zen5;
-    found.owns_lines = true;
-    found.owns_boxes_near = !zen5;
-    found.most_owned = (zen5 ? 1 : 4) * kTakeLine;
-    found.most_owned_of_traded = (zen5 ? 1 : 32) * kTakeLine;
-    found.most_owned_of_broadcast = (zen5 ? 4 : 16) * kTakeLine;
+    found.owns_next_lines = true;
+    found.owns_next_near = !zen5;
+    found.most_owned = (zen5 ? 1 : 4) * kLineBytes;
+    found.most_owned_of_swapped = (zen5 ? 1 : 32) * kLineBytes;
+    found.most_owned_of_broadcast = (zen5 ? 4 : 16) * kLineBytes;
   }
 #endif
   return found;

@@ -1,9 +1,9 @@
-// Copies whose destination nobody reads soon.
+// Copies whose destination is not read soon.
 //
-// An ordinary store fetches the line that it writes from memory first. Of results that are larger than the caches that
-// is a third of all traffic, so their lines are written past the caches: with all_to_all of 32 MiB by a third faster,
-// see docs/lab/copies.md. In caches it is slower. (Of an all-reduce in place, the lines of the result are in a cache,
-// since they have just been read; there it depends on the processor: cpu/processor.h.)
+// An ordinary store first fetches from memory the line that it writes. For results that are larger than the caches that
+// is a third of all traffic, so their lines are written past the caches: an all_to_all of 32 MiB takes a third less
+// time (docs/lab/copies.md). For results that fit into the caches it is slower. The result of an all-reduce in place
+// has its lines in a cache, since they have just been read; there it depends on the processor (cpu/processor.h).
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 
 namespace collectives {
 
-// What the ranks of a host read and write together, from where on it does not stay in the caches that a few cores
-// share. Results that go to memory of their own come earlier: the lines of the others are in caches when they are
-// written.
-inline constexpr std::int64_t kStreamingWhole = 32 << 20;
-inline constexpr std::int64_t kStreamingApart = 16 << 20;
+// From here on, what the ranks of a host read and write together does not stay in the caches that a few cores share.
+// Vector collectives, whose results always go to memory of their own, reach that point with less: the results of dense
+// ones may have their lines in caches when they are written.
+inline constexpr std::int64_t kStreamingDense = 32 << 20;
+inline constexpr std::int64_t kStreamingVector = 16 << 20;
 
 #if defined(__SSE2__)
 
@@ -38,23 +38,23 @@ inline void stream_line(std::byte* destination, const std::byte* source) {
   }
 }
 
-// memcpy past the caches. take: as copy_taking() does with the lines of the source.
-inline void copy_streaming(std::byte* destination, std::byte* source, std::int64_t bytes, bool take) {
+// memcpy past the caches. own: acquires ownership of the lines of the source, as copy_taking() does.
+inline void copy_streaming(std::byte* destination, std::byte* source, std::int64_t bytes, bool own) {
   const auto ordinary = [&](std::int64_t from, std::int64_t count) {
-    if (take) {
+    if (own) {
       copy_taking(destination + from, source + from, count);
     } else {
       std::memcpy(destination + from, source + from, count);
     }
   };
   const auto address = reinterpret_cast<std::uintptr_t>(destination);
-  const auto before = static_cast<std::int64_t>(-address % kTakeLine);
+  const auto before = static_cast<std::int64_t>(-address % kLineBytes);
   std::int64_t i = std::min(before, bytes);
   ordinary(0, i);
-  for (; i + kTakeLine <= bytes; i += kTakeLine) {
+  for (; i + kLineBytes <= bytes; i += kLineBytes) {
     stream_line(destination + i, source + i);
-    if (take) {
-      take_lines(source + i, kTakeLine);
+    if (own) {
+      take_lines(source + i, kLineBytes);
     }
   }
   ordinary(i, bytes - i);
@@ -63,8 +63,8 @@ inline void copy_streaming(std::byte* destination, std::byte* source, std::int64
 
 #else
 
-inline void copy_streaming(std::byte* destination, std::byte* source, std::int64_t bytes, bool take) {
-  if (take) {
+inline void copy_streaming(std::byte* destination, std::byte* source, std::int64_t bytes, bool own) {
+  if (own) {
     copy_taking(destination, source, bytes);
   } else {
     std::memcpy(destination, source, bytes);

@@ -12,7 +12,7 @@ const Domain& checked(const Domain* domain) {
   return *domain;
 }
 
-// chunk: the first one of the call, of those that the rows are for.
+// chunk: the first one of a call that uses the row.
 std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::int64_t chunk, std::int64_t pitch) {
   switch (operand.region) {
     case Region::kInput:
@@ -44,7 +44,7 @@ Places::Places(const Schedule& schedule, const Domain* domain) {
   const std::uint64_t slots = domain == nullptr ? 1 : static_cast<std::uint64_t>(domain->limits().slots);
   const std::uint64_t rows = schedule.trades ? 2 * slots : slots;
   mask_ = rows - 1;
-  // Rows point into both, also where these are moved.
+  // Rows point into both vectors, so they must not grow again. To move them keeps the addresses.
   operands_.reserve(rows * schedule.operands.size());
   flags_.reserve(rows * schedule.flags.size());
   for (std::uint64_t chunk = 0; chunk < rows; ++chunk) {

@@ -1,7 +1,7 @@
-// Where the operands and the flags of a schedule lie, worked out once for all calls that run it.
+// The addresses of the operands and the flags of a schedule, worked out once for all calls that run it.
 //
-// What is left for a call: the start of its arrays and the like (Bases), and the slot of its first chunk, for each of
-// which there is a row; two of them where ranks trade boxes.
+// A call adds only the start of its arrays and the like (Bases), and picks a row by the slot of its first chunk. There
+// is one row for each slot, or two where ranks swap bounce buffers, since every other call then uses the other buffer.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@
 
 namespace collectives {
 
-// What to add to a place, by its region.
+// What to add to the `at` of a place, by its region.
 using Bases = std::array<std::uintptr_t, kRegions>;
 
 struct OperandPlace {
   std::uintptr_t at = 0;
   std::int64_t stride = 0;  // for each iteration of a loop
   Region region = Region::kInput;
-  bool take = false;
+  bool own = false;  // see Operand::take
 
   std::byte* address(const Bases& bases, std::int64_t iteration) const {
     return reinterpret_cast<std::byte*>(at + bases[static_cast<std::size_t>(region)] +
@@ -50,12 +50,12 @@ class Places {
   // domain: nullptr where no rank is mapped.
   Places(const Schedule& schedule, const Domain* domain);
 
-  // In the order of the pools of the schedule.
+  // The operands and the flags, in the order in which the schedule lists them.
   struct Row {
     const OperandPlace* operands = nullptr;
     const FlagPlace* flags = nullptr;
   };
-  // For a call, or an iteration of one, whose first chunk is this.
+  // For a call whose first chunk is this, or for an iteration of a loop.
   const Row& row(std::uint64_t first_chunk) const { return rows_[first_chunk & mask_]; }
 
  private:

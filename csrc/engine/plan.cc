@@ -17,11 +17,11 @@ bool in_mapped_memory(Region region) {
   return region == Region::kBox || region == Region::kInline || region == Region::kPeerOutput;
 }
 
-// Bytes that one run of the schedule puts into memory of others or fetches from it.
+// Bytes that one run of the schedule moves through memory that ranks share.
 std::int64_t mapped_bytes(const Schedule& schedule) {
   std::int64_t total = 0;
   std::int64_t times = 1;
-  // Of a schedule that can end in two ways, the first: both move the same.
+  // Where a schedule has two ways to its end, only the first counts: both move the same.
   std::size_t end = schedule.steps.size();
   for (std::size_t i = 0; i < end; ++i) {
     const Step& step = schedule.steps[i];
@@ -42,30 +42,32 @@ std::int64_t mapped_bytes(const Schedule& schedule) {
   return total;
 }
 
-// Who fills a traded box has its lines; but while the other rank has them, too, each store to one waits a little. Up to
-// here that is more than what it takes to take them when they are read.
-constexpr std::int64_t kMostTakenOfTraded = 512;
+// Where two ranks swap bounce buffers, the rank that fills one next has read its lines before, but shares them with the
+// other rank, and each store to a shared line waits a little. Up to this length that wait costs more than acquiring
+// ownership of the lines when they are read.
+constexpr std::int64_t kMostOwnedOfSwapped = 512;
 
-// Up to here what a rank does while it waits is a good part of the time that the wait takes.
+// Up to this length, what a rank does around a wait is a good part of the time of the whole call.
 constexpr std::int64_t kShort = 2048;
 
-// How much of its box a rank fetches while it waits: what it will write in the next call but one. Where it has nothing
-// to do meanwhile but wait, and only as much as takes no longer than that. Boxes that are traded are there already.
+// How much of its bounce buffer a rank prefetches while it waits: what it will write in the next call but one. Only
+// where it has nothing else to do meanwhile, and no more than the wait has time for. Where ranks swap bounce buffers,
+// the lines are in its cache already.
 std::int64_t ahead_bytes(const Schedule& s) {
   if (s.trades) {
     return 0;
   }
-  const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kTakeBlock &&
+  const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kOwnBlock &&
                          s.steps[1].kind == StepKind::kReduce;
   return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
 }
 
-bool uses_boxes(const Schedule& schedule) {
+bool uses_bounce(const Schedule& schedule) {
   return std::any_of(schedule.operands.begin(), schedule.operands.end(),
                      [](const Operand& o) { return o.region == Region::kBox; });
 }
 
-// How much of its box the rank fills from the start of a slot on.
+// How much of its bounce buffer the rank fills from the start of a slot on.
 std::int64_t filled_bytes(const Schedule& schedule, int rank) {
   std::int64_t bytes = 0;
   for (const Step& step : schedule.steps) {
@@ -78,8 +80,8 @@ std::int64_t filled_bytes(const Schedule& schedule, int rank) {
   return bytes;
 }
 
-// Decides what the rank does around its wait for the headers of others: first_look, owning and owned_bytes; where lines
-// are owned, ahead_bytes and takes_copied, which have been set, are given up.
+// Decides what the rank does around its wait for the headers of others (LookTactics): first_look, owning and
+// owned_bytes. Prefetching for ownership replaces ahead_bytes and takes_copied, which have been set before.
 void plan_meeting(Plan& plan, const Topology& topology) {
   const Problem& problem = plan.problem;
   const Processor& here = processor();
@@ -87,35 +89,38 @@ void plan_meeting(Plan& plan, const Topology& topology) {
     return;
   }
   plan.first_look = here.looks_late ? FirstLook::kLateNear : FirstLook::kAtOnce;
-  // Not a barrier, after which anything may come: where a box has to be filled first, a header line that was there
-  // before only gets into the way of looks, and has to be fetched twice.
-  if (!here.owns_lines || problem.bytes() == 0 || problem.memory != MemoryKind::kPrivate || plan.schedule.chunks > 1) {
+  // Not for a barrier, since any call may follow: where that fills a bounce buffer first, a header line that was
+  // prefetched before only gets into the way of looks, and has to be fetched twice.
+  if (!here.owns_next_lines || problem.bytes() == 0 || problem.memory != MemoryKind::kPrivate ||
+      plan.schedule.chunks > 1) {
     return;
   }
   const bool broadcast = problem.collective == Collective::kBroadcast;
-  const bool trades = plan.schedule.trades;
-  if (!uses_boxes(plan.schedule)) {
+  const bool swaps = plan.schedule.trades;
+  if (!uses_bounce(plan.schedule)) {
     plan.owning = Owning::kEverywhere;
     plan.first_look = here.looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
-  } else if (problem.bytes() <= (trades      ? here.most_owned_of_traded
+  } else if (problem.bytes() <= (swaps       ? here.most_owned_of_swapped
                                  : broadcast ? here.most_owned_of_broadcast
                                              : here.most_owned)) {
-    plan.owning = here.owns_boxes_near ? Owning::kEverywhere : Owning::kFar;
+    plan.owning = here.owns_next_near ? Owning::kEverywhere : Owning::kFar;
     plan.first_look = here.looks_late ? FirstLook::kLateByDistance : FirstLook::kFenced;
-    plan.owned_bytes = trades ? 0 : filled_bytes(plan.schedule, topology.rank);
-    // Lines that the root makes its own need not be written back. In parts there may be lines beyond those that are
-    // owned, and as sources of a reduction it costs nothing.
-    plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_boxes_near);
+    plan.owned_bytes = swaps ? 0 : filled_bytes(plan.schedule, topology.rank);
+    // The readers of a broadcast need not acquire ownership of lines that the root prefetches for ownership. In vector
+    // collectives there may be more lines than those that are prefetched, and for sources of a reduction it costs
+    // nothing.
+    plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_next_near);
   }
   if (plan.owning != Owning::kNowhere) {
     plan.ahead_bytes = 0;
   }
 }
 
-// Longer messages gain nothing by a short way.
+// Longer messages gain nothing by the short way of a swap.
 constexpr std::int64_t kMostSwapped = 32 << 10;
 
-// Whether the schedule is Plan::kSwapSteps and then works on what has come, without further messages.
+// Whether the schedule is one message each way (Plan::kSwapSteps steps) and then copies and reductions of what has
+// come.
 bool begins_with_swap(const Schedule& s) {
   constexpr StepKind kKinds[Plan::kSwapSteps] = {StepKind::kSend, StepKind::kReceive, StepKind::kAwait,
                                                  StepKind::kFlush};
@@ -136,16 +141,17 @@ bool begins_with_swap(const Schedule& s) {
          s.destinations(receive)[0].region == Region::kScratch;
 }
 
-// Whether what the ranks of this host read and write together is too much for caches.
+// Whether what the ranks of this host read and write together is too much for the caches.
 bool streams(const Problem& problem, const Topology& topology) {
-  const bool apart = has_parts(problem.collective);
+  const bool vector = has_parts(problem.collective);
   std::int64_t total = 0;
   for (int r = 0; r < topology.size; ++r) {
     if (topology.mapped(r, topology.rank)) {
-      total += apart ? problem.input_bytes(r, topology.size) + problem.output_bytes(r, topology.size) : problem.bytes();
+      total +=
+          vector ? problem.input_bytes(r, topology.size) + problem.output_bytes(r, topology.size) : problem.bytes();
     }
   }
-  return total >= (apart ? kStreamingApart : kStreamingWhole);
+  return total >= (vector ? kStreamingVector : kStreamingDense);
 }
 
 }  // namespace
@@ -177,8 +183,8 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
                                [&](const Step& s) { return s.kind != StepKind::kReduce || s.length <= bytes; });
   };
   plan->takes_copied = marked && processor().takes_lines && !schedule.trades;
-  plan->takes_reduced = marked && (schedule.trades ? reduces_up_to(kMostTakenOfTraded)
-                                                   : processor().takes_lines || reduces_up_to(kTakeBlock));
+  plan->owns_reduced = marked && (schedule.trades ? reduces_up_to(kMostOwnedOfSwapped)
+                                                  : processor().takes_lines || reduces_up_to(kOwnBlock));
   for (const Step& step : schedule.steps) {
     plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
     if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {
@@ -198,7 +204,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->streams_in_place = problem.collective != Collective::kAllReduce || processor().streams_in_place;
   plan->ahead_bytes = ahead_bytes(schedule);
   plan_meeting(*plan, topology);
-  plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // what was fetched ahead is here already
+  plan->by_string = processor().fills_by_string && plan->ahead_bytes == 0;  // prefetched lines are here already
   return plan;
 }
 
@@ -231,7 +237,7 @@ int algorithm_number(Problem problem, const std::string& name, const Topology& t
   const auto size = static_cast<std::size_t>(topology.size);
   problem.counts.assign(has_parts(problem.collective) ? size * size : 0, 0);
   if (algorithm == nullptr || (topology.size > 1 && !algorithm->unsupported(problem, topology).empty())) {
-    // Throws with the list of names, or with the reason.
+    // Throws an error that lists the names, or has the reason.
     build_schedule(name, problem, topology, Limits());
     throw ArgumentError("algorithm " + name + " cannot be used here");
   }

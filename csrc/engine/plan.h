@@ -1,4 +1,4 @@
-// A plan: a schedule bound to a communicator, with everything that does not change from call to call worked out.
+// A plan: a schedule bound to a communicator, and whatever else does not change from call to call.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace collectives {
 
-// When a rank that has just published its header looks for that of another; see Processor::looks_late.
+// When a rank that has just published its header first looks for that of another; see Processor::looks_late.
 enum class FirstLook : std::uint8_t {
   kAtOnce,
-  kFenced,          // but not before earlier loads are done; as measured (docs/lab/cache-lines.md)
-  kLateNear,        // after a pause, where cores share a cache; pays where a call is short
-  kLate,            // wherever they are
-  kLateByDistance,  // the same, and after two where they share none and this rank has nothing to fill
+  kFenced,          // after earlier loads are done; as measured (docs/lab/cache-lines.md)
+  kLateNear,        // after a pause where the cores share a cache, else at once; pays where a call is short
+  kLate,            // after a pause
+  kLateByDistance,  // after a pause, or two where the cores share no cache and this rank has no buffer to fill
 };
 
-// Where a rank makes the lines its own that the next call writes; see Processor::owns_lines.
+// Where a rank prefetches for ownership the lines that the next call writes; see Processor::owns_next_lines.
 enum class Owning : std::uint8_t {
   kNowhere,
-  kFar,  // where cores share no cache
+  kFar,  // where the cores share no cache
   kEverywhere,
 };
 
@@ -39,22 +39,22 @@ struct Plan {
   Places places;
   ReduceFunction reduce = nullptr;         // partial results
   ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
-  ReduceFunction copy = nullptr;           // of bytes, of one source: a loop beside memcpy
-  std::vector<int> peers;                  // with whom messages are exchanged
-  bool begins_with_swap = false;           // a short one (transports/transport.h), received into scratch memory
+  ReduceFunction copy = nullptr;           // copies bytes by a loop, for lengths at which memcpy is slower
+  std::vector<int> peers;                  // ranks with which this one exchanges messages
+  bool begins_with_swap = false;           // a short Swap (transports/transport.h), received into scratch memory
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
-  bool signals_header = false;             // the schedule publishes the header line by itself
-  bool begins_at_once = false;             // nothing is left for Executor::make_ready()
-  std::int64_t ahead_bytes = 0;            // of the own box, to be fetched for a later call while this one waits
+  bool signals_header = false;             // a step of the schedule publishes the header line
+  bool begins_at_once = false;             // Executor::make_ready() has nothing to do
+  std::int64_t ahead_bytes = 0;            // of the own bounce buffer, prefetched for a later call during a wait
   std::size_t max_operands = 0;
-  bool streams = false;           // what is copied into the output is written past the caches
+  bool streams = false;           // copies into the output are written past the caches
   bool streams_in_place = false;  // also where the output is the input
-  bool takes_copied = false;      // where a source of a copy is marked Operand::take, its lines are taken
-  bool takes_reduced = false;     // the same of reductions
+  bool takes_copied = false;      // copies acquire ownership of the lines of sources that are marked Operand::take
+  bool owns_reduced = false;      // so do reductions
   FirstLook first_look = FirstLook::kAtOnce;
   Owning owning = Owning::kNowhere;
-  std::int64_t owned_bytes = 0;  // of the own box, from the start of a slot, beside the header line
-  bool by_string = false;        // boxes are filled by a string instruction where memcpy would use none
+  std::int64_t owned_bytes = 0;  // of the own bounce buffer, from the start of a slot: `owning` is for these, too
+  bool by_string = false;        // bounce buffers are filled by a string instruction where memcpy would use none
   int element_shift = 0;         // log2 of the size of an element
 };
 
@@ -62,15 +62,15 @@ struct Plan {
 std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
                                 const Topology& topology, const Domain* domain);
 
-// The cheapest algorithm for the problem by the cost functions of the descriptors; with `deterministic` only canonical
-// ones. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
+// The algorithm that is cheapest for the problem by the cost functions of the descriptors; with `deterministic` only
+// canonical ones are asked. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
 const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic);
 
 // The number of the algorithm of that name, 0 for "auto". Throws ArgumentError where there is none, or where it cannot
 // do this collective, op, dtype and root.
 int algorithm_number(Problem problem, const std::string& name, const Topology& topology);
 
-// Plans by signature and the lengths of parts. Direct-mapped: a look-up is one comparison; a collision evicts.
+// Plans by signature and lengths of parts. Direct-mapped: a look-up is one comparison, and a collision evicts.
 class PlanCache {
  public:
   Plan* find(const Signature& signature, const std::vector<std::int64_t>& counts) {

@@ -1,4 +1,4 @@
-// Works that ended, by what they ran: a call like an earlier one finds all that was worked out for that one.
+// Works that have ended, by the call that they ran: a call like an earlier one finds what was worked out for that one.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 
 namespace collectives {
 
-// Every key has two places, so that two calls that a program makes in turn do not drive each other out.
+// Every key has two places, so that two calls that a program makes in turn do not evict each other.
 class SpareWorks {
  public:
   SpareWorks() = default;
   SpareWorks(const SpareWorks&) = delete;
   SpareWorks& operator=(const SpareWorks&) = delete;
 
-  // The place of the work of that key, or of a new one. It can stay there while it runs, under the lock of the engine.
+  // The place of the work of that key, or of a new work. The work can stay there while it runs, under the lock of the
+  // engine.
   std::shared_ptr<Work>& of(const CallKey& key) {
     if (is(*last_, key)) {
       return *last_;
@@ -28,7 +29,7 @@ class SpareWorks {
     return *last_;
   }
 
-  // Of one that had to be taken out of its place, since others got the lock while it ran.
+  // Puts back a work that had to leave its place, since other threads could acquire the lock while it ran.
   void put(std::shared_ptr<Work> work) {
     const std::size_t first = place_of(work->key);
     works_[works_[first] == nullptr ? first : first ^ 1] = std::move(work);
@@ -46,7 +47,7 @@ class SpareWorks {
         return &works_[i];
       }
     }
-    // A call that was refused has left a work like no other.
+    // A work without a key, as a call leaves it that was refused, serves no later call.
     const bool free = works_[first] == nullptr || works_[first]->key.algorithm < 0;
     std::shared_ptr<Work>& place = works_[free ? first : first ^ 1];
     place = std::make_shared<Work>();

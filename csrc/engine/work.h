@@ -1,4 +1,5 @@
-// One collective of one rank in flight: where it stands in its schedule, and the memory it works on.
+// One collective or message of one rank, in flight or about to be: where it stands in its schedule, and the memory it
+// works on.
 #pragma once
 
 #include <atomic>
@@ -29,13 +30,13 @@ struct Message {
   bool sending = false;
 };
 
-// What a caller may tell about the tensors of a call besides their memory and their shapes.
+// What a caller may say about the tensors of a call besides their memory and their shapes.
 struct TensorDetails {
-  std::vector<std::string> names;  // what errors call the tensors, besides their numbers
+  std::vector<std::string> names;  // errors name the tensors by these, too, and not only by their numbers
   bool agreed = false;             // ranks must agree about the names, too
 };
 
-// The part of a call that takes eight bytes.
+// The part of a call that fits into eight bytes, so that two are compared at once.
 struct CallHead {
   Collective collective = Collective::kAllReduce;
   Op op = Op::kSum;
@@ -50,17 +51,17 @@ struct Call : CallHead {
   double factor = 1;  // premul_sum: of the input of this rank
   std::vector<Span> input;
   std::vector<Span> output;  // the same spans when in place
-  // Collectives of parts: the lengths of all parts of all ranks in elements, the same list on every rank, in the order
-  // of Problem::counts; a list of tensors has as many entries for each part as there are tensors. None for one tensor
+  // Vector collectives: the lengths of all parts of all ranks in elements, the same list on every rank, in the order of
+  // Problem::counts; a list of tensors has as many entries for each part as there are tensors. Empty for one tensor
   // that every rank gives and gets in parts of the same length: then there is one span each way, without memory where
   // gather gives a rank nothing or scatter takes nothing from it.
   std::vector<std::int64_t> lengths;
-  // Of the inputs; none where ranks need not agree about them, as in collectives of parts, whose callers look after
-  // that, and messages.
+  // Of the inputs. None where the ranks need not agree about them: in messages, and in vector collectives, whose
+  // callers compare them.
   Shapes shapes;
   std::shared_ptr<const TensorDetails> details;  // mostly none
-  // The data are on devices and travel by NCCL. The ranks only meet here, and agree about the call before any of them
-  // begins it: no spans, and `lengths` also of collectives without parts, those of the tensors.
+  // The data are on devices and travel by NCCL. Here the ranks only agree about the call before any of them begins it:
+  // there are no spans, and dense collectives have `lengths`, too, those of the tensors.
   bool by_nccl = false;
   Message message;
   double timeout_s = -1;  // the communicator's when negative
@@ -77,13 +78,14 @@ struct Call : CallHead {
   }
 };
 
-// What a call asks for: where it is that of an earlier call, so is everything that was worked out for that one.
+// What a call asks for. A call with the key of an earlier one needs nothing worked out that was worked out for that
+// one.
 struct CallKey {
   std::uint64_t head = 0;
-  std::int64_t algorithm = -1;     // this: a call that is like no other
-  std::int64_t input_bytes = -1;   // of the only array; this: there is none
+  std::int64_t algorithm = -1;     // -1: the call has no key, so no other is like it
+  std::int64_t input_bytes = -1;   // of the only array; -1: there is none
   std::int64_t output_bytes = -1;  // likewise
-  // In symmetric memory ranks agree on the place, too. -1: private, wherever it lies.
+  // In symmetric memory ranks agree on the place, too. -1: private memory, wherever it lies.
   std::int64_t input_heap_offset = -1;
   std::int64_t output_heap_offset = -1;
   std::uint64_t shape = 0;  // a hash
@@ -96,18 +98,18 @@ struct Work : Recording {
   std::shared_ptr<Plan> plan;
   std::uint64_t base = 0;  // number of the first chunk
   Signature signature;
-  CallKey key;  // of the call that was prepared, where another may be like it; see Communicator::prepare_again()
+  CallKey key;  // of the call that the work was prepared for; a later call of the same key uses the work again
   Message message;
   Buffer input;
   Buffer output;
   std::vector<Span> input_spans;
   std::vector<Span> output_spans;
   std::vector<std::int64_t> counts;  // elements of each tensor of the list as it was given, or Call::lengths
-  Shapes shapes;                     // about which the ranks have to agree
+  Shapes shapes;                     // the ranks have to agree about them
   std::shared_ptr<const TensorDetails> details;
   std::int64_t input_heap_offset = -1;  // symmetric memory
   std::int64_t output_heap_offset = -1;
-  bool is_packed = false;  // a short list of tensors, packed before and unpacked after
+  bool is_packed = false;  // a short list of tensors, packed into one before the call and unpacked after it
   std::vector<std::byte> packed;
   Span result_span;               // the output inside `packed`
   std::vector<std::byte> scaled;  // the input times its factor, where the output cannot hold it
@@ -115,14 +117,14 @@ struct Work : Recording {
   double divisor = 1;
   double timeout_s = 0;
   std::string name;
-  std::optional<Clock::time_point> posted;  // read when somebody first has to wait
+  std::optional<Clock::time_point> posted;  // the clock is read when a thread first has to wait
   bool warned = false;
 
-  // Where things are in this call: see places.h. The row is that of the iteration.
+  // Where operands and flags lie in this call: see places.h. The row is that of the iteration.
   Bases bases{};
   Places::Row places;
   bool one_piece = false;     // input and output are one span each
-  bool ends_at_once = false;  // nothing is left for Communicator::clear()
+  bool ends_at_once = false;  // the end of the work has nothing to release or unpack
 
   // Position in the schedule.
   std::uint32_t step = 0;
@@ -136,8 +138,8 @@ struct Work : Recording {
   std::vector<std::unique_ptr<Stream>>
       streams;                    // to plan->peers, in their order, and perhaps to others; or none (Swap)
   std::vector<int> stream_peers;  // the rank at the other end of each
-  std::list<std::shared_ptr<Work>>::iterator listed;  // a message in flight: where in Messages::active()
-  std::deque<Span> flat;                              // what cursors over contiguous memory point to
+  std::list<std::shared_ptr<Work>>::iterator listed;  // a message in flight: its place in Messages::active()
+  std::deque<Span> flat;                              // spans of contiguous memory that cursors point to
   std::deque<SendRequest> sends;
   std::deque<ReceiveRequest> receives;
 
@@ -146,12 +148,12 @@ struct Work : Recording {
   std::vector<void*> sources;
   std::vector<void*> destinations;
 
-  // Written under the engine's lock, the last time by release: finished() is asked without the lock, and what it says
-  // makes results and `error` visible.
+  // Written under the engine's lock. finished() is called without the lock, so the last write is a release: a thread
+  // that sees it sees the results and `error`, too.
   std::atomic<WorkState> state{WorkState::kQueued};
   std::unique_ptr<CollectivesError> error;  // when failed
 
-  // After input or output have changed.
+  // To be called after input or output have changed.
   void find_arrays() {
     base_of(Region::kInput) = reinterpret_cast<std::uintptr_t>(input.spans[0].data);
     base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(output.spans[0].data);

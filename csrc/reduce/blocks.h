@@ -44,7 +44,7 @@ struct WideBlocks {
                                              sizeof(typename Element::Value)};
 };
 
-// Anything as 0 or kOne, of which `and`, `or` and `xor` of the bits make the same again.
+// Any value as 0 or kOne: `and`, `or` and `xor` of the bits of such values give such values again.
 template <class U, U kMagnitude, U kOne>
 struct TruthBlocks {
   static constexpr Conversion kConversion = {convert<Plain<U>, Plain<U>, Truth<U, kMagnitude, kOne>, true>, nullptr,
@@ -65,7 +65,7 @@ __attribute__((noinline)) void reduce_few(const Conversion& conversion, ReduceFu
   last(&out, 1, decoded, n, conversion.values(count), divisor);
 }
 
-// Any number of sources. The split is that of the canonical tree, so the whole is that tree.
+// Any number of sources. They are split where the canonical tree splits them, so the result is that of this tree.
 __attribute__((noinline)) void reduce_block(const Conversion& conversion, ReduceFunction combine, ReduceFunction last,
                                             void* out, const void* const* sources, int n, std::size_t from,
                                             std::size_t count, double divisor) {

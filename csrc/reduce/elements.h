@@ -43,8 +43,8 @@ struct Plain {
 };
 
 // Partial results of elements that are computed with as float32. The order inside a register is that of the
-// conversions, which need not be the order of the elements: whoever reads these goes through the same registers as
-// whoever wrote them. Buffers of them have room for whole registers, so a tail is written and read as one.
+// conversions, which need not be the order of the elements: they are read through the same registers as they were
+// written. Buffers of them have room for whole registers, so a tail is written and read as one.
 template <std::size_t kBytesOfElement>
 struct WidePartial {
   using Stored = float;

@@ -92,7 +92,7 @@ struct Loop {
 };
 
 // Reduces `count` elements of kSources sources, from element `from` of each, to element `to` of each destination.
-// Not inlined, so that the dispatch in front of it needs no stack frame: it decides the time of tiny messages.
+// Not inlined, so that the dispatch in front of it needs no stack frame, which would decide the time of tiny messages.
 template <class In, class Out, class Operation, bool kFinish, int kSources, int kDestinations>
 __attribute__((noinline)) void fixed(void* const* destinations, const void* const* sources, std::size_t to,
                                      std::size_t from, std::size_t count, double operand) {

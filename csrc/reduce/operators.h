@@ -17,7 +17,7 @@ COLLECTIVES_INLINE constexpr int middle(int low, int high) { return low + (high 
 // Values narrower than `int` must not come here one by one: C++ would compute with them as `int`, whose products can
 // overflow. As vectors, and as 32 bits, they wrap.
 
-// Finished, it is the average.
+// finish() makes the average of it.
 struct Sum {
   template <class V>
   COLLECTIVES_INLINE static V combine(V a, V b) {

@@ -18,7 +18,7 @@ inline constexpr int kFixedSources = 8;
 // Elements of a block of partial results: small enough that a few blocks stay in the first-level cache.
 inline constexpr std::size_t kPartialElements = 512;
 
-// What is copied on to further destinations at a time, while it is in the first-level cache.
+// So much is copied to further destinations at a time, while it is in the first-level cache.
 inline constexpr std::size_t kCopyBytes = 8192;
 
 // The partial result of `n` > kFixedSources / 2 sources for a block of at most kPartialElements elements.
@@ -97,7 +97,7 @@ COLLECTIVES_INLINE void range(void* const* destinations, const void* const* sour
 }
 
 // Bytes [begin, end) of `source` to every destination, skipping those that are the source: writing a line back
-// unchanged would still take it away from whoever else has it in a cache.
+// unchanged would still invalidate it in the caches of other cores.
 __attribute__((noinline)) void copy_bytes(void* const* destinations, int destination_count, const void* source,
                                           std::size_t begin, std::size_t end) {
   using Byte = Plain<std::uint8_t>;
@@ -110,7 +110,7 @@ __attribute__((noinline)) void copy_bytes(void* const* destinations, int destina
   }
 }
 
-// As many destinations as sources, 3 to kFixedSources: what ranks have that reduce one part of an array for all.
+// As many destinations as sources, 3 to kFixedSources: so it is where each rank reduces one part of an array for all.
 template <class E, class O, bool kDivide>
 COLLECTIVES_INLINE void to_all(void* const* destinations, const void* const* sources, int n, std::size_t count,
                                double divisor) {
@@ -131,8 +131,8 @@ COLLECTIVES_INLINE void to_all(void* const* destinations, const void* const* sou
   }
 }
 
-// Other numbers above two: reduce a block to the first, then copy it on. A further destination may be a source too:
-// the block has been read by then.
+// Other numbers of destinations above two: reduce a block to the first, then copy it to the others. These may be
+// sources, too: the block has been read by then.
 template <class Element, class Operation, bool kDivide>
 __attribute__((noinline)) void spread(void* const* destinations, int destination_count, const void* const* sources,
                                       int n, std::size_t count, double divisor) {

@@ -12,7 +12,7 @@
 namespace collectives {
 namespace {
 
-// Of Linux 6.7 and later, whose headers may be newer than those of this machine.
+// The arguments of PAGEMAP_SCAN, which Linux has since 6.7; the headers of this machine may be older.
 struct ScanArgument {
   std::uint64_t size, flags, start, end, walk_end, vector, vector_length, most_pages;
   std::uint64_t inverted, all_of, any_of, returned;
@@ -23,7 +23,7 @@ struct ScanRegion {
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArgument);
 constexpr std::uint64_t kIsHuge = 1 << 6;
 
-constexpr std::uint64_t kPage = 4096;  // what the kernel is asked about at a time; on large pages any part of them
+constexpr std::uint64_t kPage = 4096;  // the kernel is asked about this much; of a large page any part will do
 constexpr std::int64_t kSamples = 5;
 // Memory can move to other pages at the same address.
 constexpr int kUsesOfKnown = 16;
@@ -55,7 +55,7 @@ bool is_on_large_pages(const Span& span) {
 
 }  // namespace
 
-// The kernel looks at permissions before it looks at the address, where there is never anything.
+// Reads from address 0, where no memory is: the kernel checks permissions first, so EFAULT says that they are there.
 bool Reading::permitted() {
   if (!permitted_) {
     permitted_ = true;
@@ -99,7 +99,7 @@ bool Reading::read(int r, std::byte* to, std::uint64_t from, std::int64_t bytes)
     bytes -= done;
   }
   refusal_ = {};
-  // Alive now, so it was that process all the time.
+  // The process is alive now, so its number has not been given to another one meanwhile.
   pollfd process{source.descriptor, POLLIN, 0};
   return source.descriptor < 0 || poll(&process, 1, 0) == 0;
 }

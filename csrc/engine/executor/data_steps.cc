@@ -1,11 +1,10 @@
-// The executor's steps that touch data: copies, reductions, and the posting of messages.
+#include "engine/executor/data_steps.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "cpu/streaming.h"
 #include "cpu/take.h"
-#include "engine/executor/executor.h"
 
 namespace collectives {
 namespace {
@@ -13,10 +12,12 @@ namespace {
 // Between these lengths memcpy begins a string instruction, which costs 10 ns on Zen 4 and pays only beyond.
 constexpr std::int64_t kLeastByLoop = 2 << 10;
 constexpr std::int64_t kMostByLoop = 4 << 10;
-// Where boxes are filled by a string instruction: below it takes longer than a loop, above memcpy does it by itself.
+// Between these lengths bounce buffers are filled by a string instruction, where the processor gains by it: for less a
+// loop is faster, and for more memcpy uses such an instruction by itself.
 constexpr std::int64_t kLeastByString = 1 << 10;
 constexpr std::int64_t kMostByString = 4 << 10;
 
+// Memory that the caller gave, which may consist of several spans.
 bool of_caller(Region region) { return region == Region::kInput || region == Region::kOutput; }
 
 // Whether what is copied into the output is written past the caches.
@@ -25,15 +26,15 @@ inline bool streams(Work& work) {
   return plan.streams && (plan.streams_in_place || work.base_of(Region::kInput) != work.base_of(Region::kOutput));
 }
 
-// to: where the destination is.
-void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source, std::int64_t bytes, bool take) {
+// to: where the destination is. own: the lines of the source become this core's own (cpu/take.h).
+void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source, std::int64_t bytes, bool own) {
   const Plan& plan = *work.plan;
   if (destination == source) {
     return;  // a call in place
   }
   if (to == Region::kOutput && streams(work)) {
-    copy_streaming(destination, source, bytes, take);
-  } else if (take) {
+    copy_streaming(destination, source, bytes, own);
+  } else if (own) {
     copy_taking(destination, source, bytes);
   } else if (plan.by_string && to == Region::kBox && bytes >= kLeastByString && bytes <= kMostByString) {
     copy_by_string(destination, source, bytes);
@@ -46,23 +47,23 @@ void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source
   }
 }
 
-// To more than one place, or in another way than short copies are done.
-[[gnu::noinline]] void copy_to_all(Work& work, const Step& step, std::byte* source, bool take) {
+// To more than one place, or in another way than short copies.
+[[gnu::noinline]] void copy_to_all(Work& work, const Step& step, std::byte* source, bool own) {
   const OperandPlace* to = work.places.operands + step.destinations.begin;
   for (const OperandPlace* const end = to + step.destinations.count; to != end; ++to) {
-    copy_bytes(work, to->region, to->address(work.bases, work.iteration), source, step.length, take);
+    copy_bytes(work, to->region, to->address(work.bases, work.iteration), source, step.length, own);
   }
 }
 
-// `bytes` bytes of what work.sources and work.destinations point to.
+// Combines `bytes` bytes of what work.sources and work.destinations point to.
 inline void reduce_bytes(Work& work, const Step& step, std::int64_t bytes) {
   const Plan& plan = *work.plan;
   const ReduceFunction reduce = step.finish ? plan.reduce_finish : plan.reduce;
   reduce(work.destinations.data(), static_cast<int>(step.destinations.count), work.sources.data(),
          static_cast<int>(step.sources.count), bytes >> plan.element_shift, work.divisor);
-  if (plan.takes_reduced) {
+  if (plan.owns_reduced) {
     for (std::uint32_t i = 0; i < step.sources.count; ++i) {
-      if (work.places.operands[step.sources.begin + i].take) {
+      if (work.places.operands[step.sources.begin + i].own) {
         take_lines(static_cast<std::byte*>(work.sources[i]), bytes);
       }
     }
@@ -71,26 +72,26 @@ inline void reduce_bytes(Work& work, const Step& step, std::int64_t bytes) {
 
 }  // namespace
 
-void Executor::copy(Work& work, const Step& step) {
+void DataSteps::copy(Work& work, const Step& step) {
   if (step.length == 0) {
     return;  // arrays of no elements may have no address
   }
   const OperandPlace& from = work.places.operands[step.sources.begin];
   std::byte* const source = from.address(work.bases, work.iteration);
-  const bool take = from.take && work.plan->takes_copied;
+  const bool own = from.own && work.plan->takes_copied;
   const std::int64_t special = work.plan->by_string ? kLeastByString : kLeastByLoop;  // not by memcpy from here on
-  if (step.destinations.count > 1 || step.length >= special || take) {
-    copy_to_all(work, step, source, take);
+  if (step.destinations.count > 1 || step.length >= special || own) {
+    copy_to_all(work, step, source, own);
     return;
   }
-  // What a short call does: apart from the rest, which would cost it the saving of registers.
+  // The path of a short call. The rest is a function of its own, so that this one saves no registers.
   std::byte* const destination = work.places.operands[step.destinations.begin].address(work.bases, work.iteration);
-  if (destination != source) {  // as in a call in place
+  if (destination != source) {  // they are equal in a call in place
     std::memcpy(destination, source, static_cast<std::size_t>(step.length));
   }
 }
 
-void Executor::locate(Work& work, const Step& step) {
+void DataSteps::locate(Work& work, const Step& step) {
   const auto all = [&](Range operands, void** addresses) {
     const OperandPlace* place = work.places.operands + operands.begin;
     for (const OperandPlace* const end = place + operands.count; place != end; ++place) {
@@ -101,23 +102,22 @@ void Executor::locate(Work& work, const Step& step) {
   all(step.destinations, work.destinations.data());
 }
 
-void Executor::reduce(Work& work, const Step& step) {
+void DataSteps::reduce(Work& work, const Step& step) {
   std::int64_t left = step.length;
-  // Lines that are taken have to be so while they are in the nearest cache.
-  for (; work.plan->takes_reduced && left > kTakeBlock; left -= kTakeBlock) {
-    reduce_bytes(work, step, kTakeBlock);
+  // Ownership is cheap to acquire only while the lines are in the nearest cache, so a long step goes block by block.
+  for (; work.plan->owns_reduced && left > kOwnBlock; left -= kOwnBlock) {
+    reduce_bytes(work, step, kOwnBlock);
     for (std::uint32_t i = 0; i < step.sources.count; ++i) {
-      work.sources[i] = static_cast<std::byte*>(work.sources[i]) + kTakeBlock;
+      work.sources[i] = static_cast<std::byte*>(work.sources[i]) + kOwnBlock;
     }
     for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
-      work.destinations[i] = static_cast<std::byte*>(work.destinations[i]) + kTakeBlock;
+      work.destinations[i] = static_cast<std::byte*>(work.destinations[i]) + kOwnBlock;
     }
   }
   reduce_bytes(work, step, left);
 }
 
-// Buffers of several spans are done piece by piece, from one border between spans to the next.
-void Executor::move_spans(Work& work, const Step& step) {
+void DataSteps::move_spans(Work& work, const Step& step) {
   const std::uint32_t behind = step.sources.count;
   const std::uint32_t operands = behind + step.destinations.count;
   const auto place = [&](std::uint32_t i) -> const OperandPlace& {
@@ -145,7 +145,7 @@ void Executor::move_spans(Work& work, const Step& step) {
     } else {
       for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
         copy_bytes(work, place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
-                   static_cast<std::byte*>(work.sources[0]), bytes, place(0).take && work.plan->takes_copied);
+                   static_cast<std::byte*>(work.sources[0]), bytes, place(0).own && work.plan->takes_copied);
       }
     }
     done += bytes;
@@ -157,45 +157,15 @@ void Executor::move_spans(Work& work, const Step& step) {
   }
 }
 
-SpanCursor Executor::cursor(Work& work, const OperandPlace& place, std::int64_t bytes) {
+SpanCursor DataSteps::cursor(Work& work, const OperandPlace& place, std::int64_t bytes) {
   if (of_caller(place.region)) {
     SpanCursor result(place.region == Region::kInput ? work.input : work.output);
-    // What a place of the caller's arrays holds is the offset alone.
+    // For the caller's arrays a place holds the offset alone.
     result.seek(static_cast<std::int64_t>(place.at) + place.stride * work.iteration);
     return result;
   }
   const Span& span = work.flat.emplace_back(Span{place.address(work.bases, work.iteration), bytes});
   return SpanCursor({&span, 1, bytes});
-}
-
-void Executor::post(Work& work, const Step& step) {
-  const auto& peers = work.plan->peers;
-  const auto position = std::find(peers.begin(), peers.end(), step.peer) - peers.begin();
-  Stream& stream = *work.streams[position];
-  if (step.kind == StepKind::kSend) {
-    SendRequest& request = work.sends.emplace_back();
-    request.remaining = step.length;
-    request.token = step.length == 0;
-    if (!request.token) {
-      request.source = cursor(work, work.places.operands[step.sources.begin], step.length);
-    }
-    stream.sends.push_back(&request);
-    return;
-  }
-  ReceiveRequest& request = work.receives.emplace_back();
-  request.remaining = step.length;
-  request.token = step.length == 0;
-  request.element = work.plan->problem.element();
-  if (!request.token) {
-    request.destination = cursor(work, work.places.operands[step.destinations.begin], step.length);
-  }
-  if (!request.token && step.kind == StepKind::kReceiveReduce) {
-    request.source = cursor(work, work.places.operands[step.sources.begin], step.length);
-    request.source_first = step.own_first;
-    request.reduce = step.finish ? work.plan->reduce_finish : work.plan->reduce;
-    request.divisor = work.divisor;
-  }
-  stream.receives.push_back(&request);
 }
 
 }  // namespace collectives

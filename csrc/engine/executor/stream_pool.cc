@@ -1,37 +1,37 @@
-// What a work takes from the executor while it runs, and gives back: scratch memory and streams.
+#include "engine/executor/stream_pool.h"
 
-#include <memory>
 #include <utility>
 
 #include "core/grow.h"
-#include "engine/executor/executor.h"
 
 namespace collectives {
 namespace {
 
-// Larger scratch areas, and more, are not kept for later calls, which may need none. What the other ranks of 8 give one
-// at a time over links (Limits::exchange_bytes) is smaller.
+// Larger scratch areas, and more of them, are not kept for later calls, which may need none. What the other ranks of 8
+// give one at a time over links (Limits::exchange_bytes) is smaller.
 constexpr std::size_t kKeepScratchBytes = 8 << 20;
 constexpr std::size_t kKeepScratch = 4;
 constexpr std::size_t kKeepStreams = 64;
 
 }  // namespace
 
-void Executor::reserve_spares() {
+StreamPool::StreamPool(std::uint32_t communicator, std::vector<Link*> links)
+    : communicator_(communicator), links_(std::move(links)), sent_(links_.size(), 0) {
+  // So that release() never allocates.
   spare_scratch_.reserve(kKeepScratch);
   spare_streams_.reserve(kKeepStreams);
 }
 
-void Executor::take_memory(Work& work) {
+void StreamPool::acquire(Work& work) {
   if (work.plan->schedule.scratch_bytes > 0) {
-    take_scratch(work);
+    acquire_scratch(work);
   }
   for (const int peer : work.plan->peers) {
     open_stream(work, peer);
   }
 }
 
-void Executor::take_scratch(Work& work) {
+void StreamPool::acquire_scratch(Work& work) {
   const auto bytes = static_cast<std::size_t>(work.plan->schedule.scratch_bytes);
   if (!spare_scratch_.empty()) {
     work.scratch = std::move(spare_scratch_.back());
@@ -43,8 +43,7 @@ void Executor::take_scratch(Work& work) {
   work.base_of(Region::kScratch) = reinterpret_cast<std::uintptr_t>(work.scratch.data());
 }
 
-// One that the link is not told of yet.
-Stream& Executor::add_stream(Work& work, int peer) {
+Stream& StreamPool::add_stream(Work& work, int peer) {
   if (spare_streams_.empty()) {
     spare_streams_.push_back(std::make_unique<Stream>());
   }
@@ -57,7 +56,7 @@ Stream& Executor::add_stream(Work& work, int peer) {
   return stream;
 }
 
-void Executor::release(Work& work) {
+void StreamPool::release(Work& work) {
   for (std::size_t i = 0; i < work.streams.size(); ++i) {
     std::unique_ptr<Stream>& stream = work.streams[i];
     links_[work.stream_peers[i]]->close(*stream);
@@ -72,7 +71,7 @@ void Executor::release(Work& work) {
   work.sends.clear();
   work.receives.clear();
   work.flat.clear();
-  // Not earlier: a link that is closed in the middle of a frame takes the rest of it from there.
+  // Not earlier: a link that is closed in the middle of a frame sends the rest of it from this memory.
   if (spare_scratch_.size() < kKeepScratch && !work.scratch.empty() && work.scratch.size() <= kKeepScratchBytes) {
     spare_scratch_.push_back(std::move(work.scratch));
   }
