@@ -78,7 +78,8 @@ void Messages::receive(int r, const Step& step) {
 }
 
 // The bytes of a message exist from the post of its send: from then on, and from the post of the receive, until the
-// await the destination may be written at any time. So the write is ordered after both posts, and after all that precedes them.
+// await the destination may be written at any time. So the write is ordered after both posts, and after all that
+// precedes them.
 void Messages::meet(const Stream& messages, std::size_t index) {
   if (index >= messages.sends.size() || index >= messages.receives.size()) {
     return;
@@ -134,8 +135,8 @@ void Messages::await(int r) {
   rank.receives.clear();
 }
 
-// From the end of a send its rank learns only that the memory is free again: with a transport that buffers, it comes long
-// before the receive has begun.
+// From the end of a send its rank learns only that the memory is free again: with a transport that buffers, it comes
+// long before the receive has begun.
 void Messages::flush(int r) {
   Rank& rank = world_.rank(r);
   for (const auto& [peer, index] : rank.sends) {
