@@ -105,8 +105,8 @@ struct ControlPage {
   // Why the owner failed, valid once report_bytes is not 0. A notice.
   alignas(kCacheLine) std::atomic<std::uint32_t> report_bytes;
   char report[kReportBytes];
-  // What the owner says while the communicator shrinks (engine/groups/note.h): note v lies in notes[v % 2], so a rank
-  // that is killed while it writes leaves the one before.
+  // What the owner publishes while the communicator shrinks (engine/groups/note.h): note v lies in notes[v % 2], so a
+  // rank that is killed while it writes leaves the one before.
   alignas(kCacheLine) std::atomic<std::uint64_t> note_version;
   std::atomic<std::uint64_t> notes[2][kNoteWords];
 };
@@ -118,7 +118,7 @@ enum class Channel : std::uint8_t {
 };
 inline constexpr int kChannels = 2;
 
-// What a cell of the mail says.
+// What a cell of the mail carries.
 enum class MailKind : std::uint32_t { kData, kWelcome };
 
 struct alignas(kCacheLine) FifoCell {

@@ -131,9 +131,9 @@ class GroupSegment {
   GroupSegment& operator=(const GroupSegment&) = delete;
 
   std::size_t offset() const { return offset_; }
-  // All ranks know that the group will not be made, and so that nobody will touch the segment.
+  // All ranks know that the group will not be made, so none will touch the segment.
   void cancel() { cancelled_ = true; }
-  // The others have been told of the segment, and have these.
+  // The others know where the segment is; these are theirs.
   void share(std::vector<HostMemory::Neighbour> others);
 
  private:

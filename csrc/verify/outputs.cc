@@ -9,7 +9,7 @@
 namespace collectives::verification {
 namespace {
 
-// What the bytes of one piece of an output must be: of whom, and of which of their bytes.
+// Checks one piece of an output: whose contributions it must combine, and which of their bytes.
 void check_piece(World& world, int r, const Piece& piece, const std::string& where, bool* canonical) {
   const bool sums = reduces(world.problem.collective);
   int from = world.problem.root;  // broadcast

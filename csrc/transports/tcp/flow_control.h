@@ -77,7 +77,7 @@ class FlowControl {
   }
   void count_closed(const TcpStream& s) { ahead_ -= s.peer_started ? 0 : s.sent; }
   std::uint32_t started() const { return started_; }
-  // What a frame says the peer has taken: not more of our streams than there are, and not fewer than before.
+  // How many of our streams the peer has opened, as a frame claims: no more than there are, and no fewer than before.
   bool is_possible_taken(std::uint32_t by_peer) const { return by_peer - peer_taken_ <= started_ - peer_taken_; }
   void set_peer_taken(std::uint32_t by_peer) { peer_taken_ = by_peer; }
 

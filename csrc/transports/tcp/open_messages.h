@@ -62,9 +62,9 @@ class OpenMessages {
   std::size_t sending_ = 0;        // of these, with something to send
   std::size_t long_awaiting_ = 0;  // of these, long ones to be received
   Sending ready_;                  // may have something that can be sent
-  Sending held_;                   // may not begin before the peer has taken others
+  Sending held_;                   // may not begin before the peer has opened others
   Receiving quiet_;                // the peer need not know of them yet
-  Receiving waiting_;              // it should, and perhaps they may not begin before it has taken others
+  Receiving waiting_;              // it should, once it has opened others if these may not begin before
   Receiving due_;                  // it is owed credit
 };
 

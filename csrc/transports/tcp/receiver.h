@@ -50,7 +50,7 @@ class Receiver {
   // Some stream waits for a long message, which is best read to where it belongs.
   void expect_long(bool expected) { long_expected_ = expected; }
 
-  // The stream, or those of the communicator that are not open here, go away: nobody wants the payload in progress.
+  // The stream, or those of the communicator that are not open here, go away: the rest of their payload is dropped.
   void let_go(const TcpStream& s) { current_ = current_ == &s ? nullptr : current_; }
   void let_go_unknown(std::uint32_t communicator);
 
@@ -69,7 +69,7 @@ class Receiver {
   Input& input_;
   wire::FrameHeader frame_;  // the frame being read
   std::size_t payload_left_ = 0;
-  TcpStream* current_ = nullptr;  // its stream; nullptr: nobody wants the payload
+  TcpStream* current_ = nullptr;  // its stream; nullptr: the payload is dropped
   bool long_expected_ = false;
   std::string report_;  // the part of a report that has arrived
 };
