@@ -54,8 +54,9 @@ bool ShortSwap::begin(const Swap& swap) {
 std::byte* ShortSwap::finish(const Swap& swap, int looks) {
   streams_.mark_opened(swap.key);
   const bool sent = output_.empty() && left_ == 0;
+  std::byte* const data = input_.data();
   while (sent && input_.used < wire::kHeaderBytes + static_cast<std::size_t>(swap.bytes)) {
-    const ssize_t n = connection_.receive(input_.data() + input_.used, Input::kBytes - input_.used);
+    const ssize_t n = connection_.receive(data + input_.used, Input::kBytes - input_.used);
     if (n > 0) {
       input_.used += static_cast<std::size_t>(n);
     } else if (n < 0 && Connection::would_block()) {
@@ -70,7 +71,7 @@ std::byte* ShortSwap::finish(const Swap& swap, int looks) {
       break;
     }
   }
-  return sent && accept(swap) ? input_.data() + wire::kHeaderBytes : nullptr;
+  return sent && accept(swap) ? data + wire::kHeaderBytes : nullptr;
 }
 
 // True when all that has come is the peer's part of the swap: then it counts as a stream that was opened and closed.
