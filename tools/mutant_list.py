@@ -186,7 +186,7 @@ MUTANTS = (
     ),
     Mutant(
         "window-of-strangers",
-        "csrc/transports/tcp/link_receive.cc",
+        "csrc/transports/tcp/flow_control.h",
         "s.announced + (s.started ? wire::kWindowBytes : wire::eager_bytes(s.key.communicator));",
         "s.announced + wire::kWindowBytes;",
         "a peer can send a whole window of a stream that nobody has opened",
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "partial-element",
-        "csrc/transports/tcp/link_deliver.cc",
+        "csrc/transports/tcp/delivery.cc",
         "  s.partial_bytes = left;\n",
         "  s.partial_bytes = 0;\n",
         "the first bytes of an element that is cut between two packets are lost",
@@ -202,9 +202,9 @@ MUTANTS = (
     ),
     Mutant(
         "swap-mismatch",
-        "csrc/transports/tcp/link_swap.cc",
-        "h.sequence != swap.key.sequence || h.length != swap.bytes || !(h.signature == swap.signature) ||",
-        "h.sequence != swap.key.sequence || h.length != swap.bytes ||",
+        "csrc/transports/tcp/short_swap.cc",
+        "!(h.signature == swap.signature) || h.credit > ",
+        "h.credit > ",
         "short messages of two ranks that mean different calls are reduced",
         ("ctest tcp_link_swap_test", MISMATCH),
     ),

@@ -1,6 +1,6 @@
-// one_shot all-gather: everyone gives its part to everyone.
+// one_shot all-gather: every rank gives its part to every other.
 //
-//   mapped   each rank writes its part into its own box, chunk by chunk, and all others read it there.
+//   mapped   each rank writes its part into its own bounce buffer, chunk by chunk; all others read it there.
 //   message  each rank sends its part to each other: (n-1) messages at once, and each part leaves its host n-1 times.
 //
 // Source: the linear all-gather of MPI libraries.
@@ -17,8 +17,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   const LinkCost link = model.slowest(topology);
   const double share = static_cast<double>(topology.size - 1) / topology.size;
   if (topology.all_mapped()) {
-    // Of two ranks the other one is the only reader of a box, and takes its lines. In a crowd several readers have a
-    // core, and what one of them has fetched is there for all.
+    // Of two ranks the other one is the only reader of a bounce buffer, and acquires the ownership of its lines. Where
+    // ranks share cores, what one reader has fetched is in the cache for the others, too.
     const bool shared = topology.size > 2 && !topology.crowded;
     const double read_bytes_per_us = shared ? model.shared_bytes_per_us : link.bytes_per_us;
     return link.latency_us + bytes / topology.size / model.copy_bytes_per_us + share * bytes / read_bytes_per_us;
@@ -28,8 +28,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
   const Exchange exchange(problem, topology, limits);
-  if (topology.all_mapped() && exchange.fits_boxes()) {
-    return exchange.through_boxes();
+  if (topology.all_mapped() && exchange.fits_slots()) {
+    return exchange.through_slots();
   }
   return exchange.by_messages();
 }

@@ -2,7 +2,7 @@
 //
 // In step t of n-1, rank r passes part r-t on to rank r+1, segment by segment, as soon as it has it. Every part crosses
 // every link but one once, so each link carries what an optimal all-gather must, whatever n. A part of no elements
-// travels as a token, so that nobody returns before all have entered.
+// travels as a token, so that no rank returns before all have entered.
 //
 // Source: the ring all-gather of Thakur, Rabenseifner and Gropp 2005.
 

@@ -1,15 +1,15 @@
-// one_shot all-reduce: everyone reads everyone.
+// one_shot all-reduce: every rank reads every other.
 //
 // Every rank publishes its whole buffer and every rank reduces all of them, in rank order, so all compute the same
 // bits. One synchronisation in all, but n * S bytes read by every rank: the choice for small messages.
 //
 // mapped: up to the inline payload the values travel in the header line itself; longer ones chunk by chunk through the
-// own box. Chunk k overwrites the slot of chunk k - slots; that is safe without a flag of its own because a rank writes
-// chunk k only after it has seen everybody's chunk k - 1, which everybody wrote after reducing chunk k - 2. Two ranks
-// trade boxes: see traded().
+// own bounce buffer. Chunk k overwrites the slot of chunk k - slots; that is safe without a flag of its own because a
+// rank writes chunk k only after it has seen chunk k - 1 of all ranks, which they wrote after reducing chunk k - 2. Two
+// ranks swap bounce buffers: see traded().
 //
-// message: everyone sends every segment to everyone and reduces what it received in rank order. In place, the segment
-// must have left before it is overwritten: flush.
+// message: every rank sends every segment to every other, and reduces what it received in rank order. In place, the
+// segment must have left before it is overwritten: flush.
 //
 // Source: the "one-shot" kernel of NVIDIA's and Microsoft's custom all-reduces (MSCCL++); in MPI literature "linear".
 
@@ -30,7 +30,7 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   if (topology.all_mapped()) {
     // Not for symmetric memory: there two_shot, which pushes, takes over earlier.
     const bool trades = topology.size == 2 && problem.memory == MemoryKind::kPrivate;
-    return link.latency_us + peers * bytes / (trades ? model.traded_bytes_per_us : model.shared_bytes_per_us);
+    return link.latency_us + peers * bytes / (trades ? model.swapped_bytes_per_us : model.shared_bytes_per_us);
   }
   // The ranks meet again for each further segment, and wait for the one that took longest to reduce the last. As
   // measured with 2 ranks: two_shot is faster from 2 MiB on.
@@ -66,7 +66,7 @@ Schedule build_mapped(const Problem& problem, const Topology& topology, const Li
   b.for_chunks(problem.bytes(), chunk_bytes, 1, [&](const Chunk& c) {
     b.copy(input(c.offset, c.stride), {place(me, c)}, c.bytes);
     b.signal(me, c.index == 0 ? kHeaderFlag : 1, c.index);
-    // Of two ranks the other one is the only reader of a box.
+    // Of two ranks the other one is the only reader of a bounce buffer.
     reduce_all(c, [&](int r) { return topology.size == 2 ? taken(place(r, c)) : place(r, c); });
   });
   return b.build();
@@ -81,7 +81,7 @@ Schedule build_message(const Problem& problem, const Topology& topology, const L
   b.for_chunks(problem.bytes(), segment, 0, [&](const Chunk& c) {
     std::vector<Operand> sources;
     for (int i = 1; i < topology.size; ++i) {
-      // Everyone starts with another peer, so that no rank is flooded first.
+      // Every rank starts with another peer, so that none is flooded first.
       const int to = (me + i) % topology.size;
       b.send(to, input(c.offset, c.stride), c.bytes);
     }

@@ -1,4 +1,4 @@
-// reduce_to_one all-reduce: rank 0 reduces everything and sends the result to everyone.
+// reduce_to_one all-reduce: rank 0 reduces everything and sends the result to all.
 //
 // Every rank sends its buffer to rank 0, segment by segment; rank 0 reduces each segment in rank order as soon as all
 // have arrived, and sends it back. (n-1) S bytes into rank 0 and as many out of it: simple, and a bottleneck for large
@@ -54,7 +54,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
 }
 
 const RegisterAlgorithm registration({"reduce_to_one", Collective::kAllReduce,
-                                      "Rank 0 reduces all buffers and sends the result to everyone.",
+                                      "Rank 0 reduces all buffers and sends the result to all.",
                                       "TensorFlow's ReductionToOneDevice", Determinism::kCanonical, unsupported, cost,
                                       build});
 

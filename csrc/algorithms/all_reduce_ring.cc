@@ -44,7 +44,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   const auto each_segment = [&](int index, auto body) {
     const Part part = part_of(problem.bytes(), unit, n, (index % n + n) % n);
     if (part.bytes == 0) {
-      return;  // one part that is not empty visits every rank twice, so nobody ends before all have entered
+      return;  // one part that is not empty visits every rank twice, so no rank ends before all have entered
     }
     b.for_chunks(part.bytes, segment, 0, [&](const Chunk& c) { body(part.offset + c.offset, c.stride, c.bytes); });
   };

@@ -1,15 +1,15 @@
 // two_shot all-reduce: reduce your own part, then gather the others'.
 //
 // The buffer is split into n parts, part r belongs to rank r. Phase 1 brings all contributions to part r to rank r,
-// which reduces them in rank order; phase 2 brings the reduced parts to everybody. 2 (n-1)/n S bytes per rank in each
+// which reduces them in rank order; phase 2 brings the reduced parts to every rank. 2 (n-1)/n S bytes per rank in each
 // direction, two synchronisations.
 //
-// private, mapped: migrating boxes. Each rank copies the parts that belong to others into its own box. The owner of a
-// part reduces it and writes the result *into those same boxes*, from which their ranks read it back. Lines thus move
-// between caches while dirty; the classic scheme, in which a rank writes lines that peers have only read, pays an
-// ownership upgrade per line (2 to 4 times slower). Longer buffers go chunk by chunk through a pipeline of three
-// stages: while others reduce a chunk, a rank fills its box with the next and reads back the one before. A rank reads
-// its own box last, so reuse of a slot within the collective needs no flag.
+// private, mapped: migrating bounce buffers. Each rank copies the parts that belong to others into its own bounce
+// buffer. The owner of a part reduces it and writes the result *into those same buffers*, from which their ranks read
+// it back. Lines thus move between caches while dirty; the classic scheme, in which a rank writes lines that peers have
+// only read, pays an ownership upgrade per line (2 to 4 times slower). Longer buffers go chunk by chunk through a
+// pipeline of three stages: while others reduce a chunk, a rank fills its bounce buffer with the next and reads back
+// the one before. A rank reads its own bounce buffer last, so reuse of a slot within the collective needs no flag.
 //
 // symmetric, mapped: push. Each rank reduces its part straight from all inputs and stores the result into all outputs.
 //
@@ -18,7 +18,7 @@
 // the contributions to the next.
 //
 // Source: reduce-scatter by direct exchange plus all-gather (Rabenseifner 2004); the name is MSCCL++'s. The migrating
-// boxes are this library's.
+// bounce buffers are this library's.
 
 #include <algorithm>
 #include <vector>
@@ -55,13 +55,13 @@ FlagRef flag_of(int rank, std::uint8_t flag, const Chunk& c) {
   return {header ? kHeaderFlag : flag, static_cast<std::uint16_t>(rank), c.index};
 }
 
-// The stages of a chunk's way through the boxes.
-class Boxes {
+// The stages of a chunk's way through the bounce buffers.
+class BounceBuffers {
  public:
-  Boxes(ScheduleBuilder& b, const Problem& problem, const Topology& topology)
+  BounceBuffers(ScheduleBuilder& b, const Problem& problem, const Topology& topology)
       : b_(b), element_(problem.element()), me_(topology.rank), size_(topology.size) {}
 
-  // What belongs to others goes into the own box.
+  // What belongs to others goes into the own bounce buffer.
   void fill(const Chunk& c) {
     for (const Part& p : others(c)) {
       b_.copy(input(c.offset + p.offset, c.stride), {box(me_, c.index, p.offset)}, p.bytes);
@@ -71,7 +71,7 @@ class Boxes {
     }
   }
 
-  // The own part, from and to the boxes of the others.
+  // The own part, from and to the bounce buffers of the others.
   void reduce(const Chunk& c) {
     const Part mine = part(c, me_);
     if (mine.bytes == 0) {
@@ -92,7 +92,7 @@ class Boxes {
     b_.wait(copied).reduce(sources, destinations, mine.bytes, true).signal(me_, kReduced, c.index);
   }
 
-  // What others have reduced, out of the own box.
+  // What others have reduced, out of the own bounce buffer.
   void drain(const Chunk& c) {
     std::vector<FlagRef> reduced;
     for (int r = 0; r < size_; ++r) {
@@ -141,11 +141,11 @@ std::int64_t chunk_bytes(const Problem& problem, const Topology& topology, const
 
 Schedule build_private(const Problem& problem, const Topology& topology, const Limits& limits) {
   ScheduleBuilder b;
-  Boxes boxes(b, problem, topology);
+  BounceBuffers buffers(b, problem, topology);
   const std::int64_t chunk = chunk_bytes(problem, topology, limits);
-  const auto fill = [&](const Chunk& c) { boxes.fill(c); };
-  const auto reduce = [&](const Chunk& c) { boxes.reduce(c); };
-  const auto drain = [&](const Chunk& c) { boxes.drain(c); };
+  const auto fill = [&](const Chunk& c) { buffers.fill(c); };
+  const auto reduce = [&](const Chunk& c) { buffers.reduce(c); };
+  const auto drain = [&](const Chunk& c) { buffers.drain(c); };
   if (limits.slots > 2) {  // three chunks are in their slots at a time
     b.for_chunks_in_stages(problem.bytes(), chunk, {{0, fill}, {1, reduce}, {2, drain}});
   } else {
@@ -198,7 +198,7 @@ class Messages {
   Messages(ScheduleBuilder& b, const Problem& problem, const Topology& topology, std::int64_t chunk_bytes)
       : b_(b), element_(problem.element()), me_(topology.rank), size_(topology.size) {
     for (int i = 1; i < size_; ++i) {
-      others_.push_back((me_ + i) % size_);  // everyone starts with another peer, so that no rank is flooded first
+      others_.push_back((me_ + i) % size_);  // every rank starts with another peer, so that none is flooded first
     }
     if (size_ > 2) {
       // Of the shorter chunk at the end the own part may be the longest.

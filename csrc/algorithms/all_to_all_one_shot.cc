@@ -1,8 +1,8 @@
-// one_shot all-to-all: everyone gives each other rank its part at once.
+// one_shot all-to-all: every rank gives each other rank its part at once.
 //
-//   mapped   the slots of a box have one region for each reader.
-//   message  all sends and receives are posted at once, beginning with the next rank, so that not everyone sends to the
-//            same rank first.
+//   mapped   the slots of a bounce buffer have one region for each reader.
+//   message  all sends and receives are posted at once, beginning with the next rank, so that not all send to the same
+//            rank first.
 //
 // Source: the linear (posted) all-to-all of MPI libraries (Thakur, Rabenseifner and Gropp 2005).
 
@@ -21,8 +21,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
   const Exchange exchange(problem, topology, limits);
-  if (topology.all_mapped() && exchange.fits_boxes()) {
-    return exchange.through_boxes();
+  if (topology.all_mapped() && exchange.fits_slots()) {
+    return exchange.through_slots();
   }
   return exchange.by_messages();
 }

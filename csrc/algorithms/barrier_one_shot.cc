@@ -1,4 +1,4 @@
-// one_shot barrier: everyone tells everyone.
+// one_shot barrier: every rank signals every other.
 //
 // Source: the linear barrier of MPI libraries; over mapped memory it is the exchange of header lines alone.
 

@@ -1,11 +1,11 @@
-// one_shot broadcast: the root publishes, everyone reads.
+// one_shot broadcast: the root publishes, all others read.
 //
-// Nobody returns before all have entered (so that a disagreement is an error on every rank): every rank awaits every
+// No rank returns before all have entered (so that a disagreement is an error on every rank): every rank awaits every
 // header, in one step, beside the root's data.
 //
-//   private, mapped    the root copies chunk k into its box once all have read chunk k - slots.
-//   symmetric, mapped  everyone copies straight from the root's array; the root returns when all have.
-//   message            tokens to the root, then the whole buffer to everyone.
+//   private, mapped    the root copies chunk k into its bounce buffer once all have read chunk k - slots.
+//   symmetric, mapped  every rank copies straight from the root's array; the root returns when all have.
+//   message            tokens to the root, then the buffer in one message to every rank.
 //
 // Source: the linear broadcast of MPI libraries.
 
@@ -51,8 +51,8 @@ Schedule build_symmetric(const Problem& problem, const Topology& topology) {
 }
 
 // Readers wait for the first chunk, and the root is done before they have read the last one. So short buffers go by
-// small chunks; each costs a meeting, which shorter ones than the least do not repay. Of a few lengths, for where they
-// change the slots lie otherwise.
+// small chunks; but each chunk costs a meeting, which chunks below the least length do not repay. Only a few lengths
+// exist, since the layout of slots changes with the length (ScheduleBuilder::pack_slots).
 std::int64_t stage_bytes(const Problem& problem, const Limits& limits) {
   std::int64_t bytes = kLeastStage;
   while (2 * bytes * kStages <= problem.bytes()) {
@@ -96,10 +96,10 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
         } else {
           b.wait({{kCopied, static_cast<std::uint16_t>(root), c.index}});
         }
-        // Of two ranks the other one is the only reader of the box.
+        // Of two ranks the other one is the only reader of the bounce buffer.
         const Operand source = size == 2 && !inlined ? taken(place(c)) : place(c);
         b.copy(source, {output(c.offset, c.stride)}, c.bytes);
-        // Nobody waits for the last chunks to be read: the engine guards slots between collectives.
+        // No rank waits until the last chunks have been read: the engine guards slots between collectives.
         if (c.index + slots < chunks) {
           b.signal(me, kRead, c.index);
         }

@@ -2,7 +2,7 @@
 //
 // The root sends segments to the next rank, which passes each on as soon as it has it. n-1 latencies to fill the
 // pipeline, then S bytes over every link at the full speed of one link: the choice for long buffers over message links.
-// Before that a token goes back along the chain (nobody returns before all have entered).
+// Before that a token goes back along the chain (no rank returns before all have entered).
 //
 // Source: the pipelined chain broadcast of MPI libraries and of NCCL.
 

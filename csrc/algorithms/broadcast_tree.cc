@@ -1,7 +1,7 @@
 // tree broadcast: down a binomial tree.
 //
 // Ranks are numbered from the root. The parent of v is v without its lowest set bit. First a token goes up from the
-// leaves (nobody returns before all have entered), then the data go down, segment by segment: log2(n) latencies, S
+// leaves (no rank returns before all have entered), then the data go down, segment by segment: log2(n) latencies, S
 // bytes per edge.
 //
 // Source: the binomial broadcast of MPI libraries (Thakur, Rabenseifner and Gropp 2005).

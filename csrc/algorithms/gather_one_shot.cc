@@ -1,7 +1,7 @@
-// one_shot gather: everyone gives its part to the root.
+// one_shot gather: every rank gives its part to the root.
 //
-//   mapped   through the boxes, chunk by chunk.
-//   message  one message to the root, which answers with a token when it has all: nobody returns before all have
+//   mapped   through the bounce buffers, chunk by chunk.
+//   message  one message to the root, which answers with a token when it has all: no rank returns before all have
 //            entered.
 //
 // Source: the linear gather of MPI libraries.
@@ -20,8 +20,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
   const Exchange exchange(problem, topology, limits);
-  if (topology.all_mapped() && exchange.fits_boxes()) {
-    return exchange.through_boxes();
+  if (topology.all_mapped() && exchange.fits_slots()) {
+    return exchange.through_slots();
   }
   const int me = topology.rank;
   ScheduleBuilder b;

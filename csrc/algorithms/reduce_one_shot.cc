@@ -1,6 +1,7 @@
-// one_shot reduce: everyone publishes, the root reads all and reduces in rank order.
+// one_shot reduce: every rank publishes, the root reads all and reduces in rank order.
 //
-// Chunk by chunk through the boxes; a rank waits for the root to have read chunk k-1 after it has written chunk k.
+// Chunk by chunk through the bounce buffers; a rank waits for the root to have read chunk k-1 after it has written
+// chunk k.
 //
 // Source: the linear reduce of MPI libraries.
 
@@ -31,7 +32,7 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
   const auto place = [&](int r, const Chunk& c) { return inlined ? inline_payload(r) : box(r, c.index, 0); };
-  // Nobody but the root reads a box.
+  // Only the root reads a bounce buffer.
   const auto source = [&](int r, const Chunk& c) { return inlined ? place(r, c) : taken(place(r, c)); };
   ScheduleBuilder b;
   // Waits until the root has read a chunk, the first time for its header too: that one is compared.
@@ -71,8 +72,8 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
         }
       },
       2);
-  // Nobody returns before all have entered. With three chunks and more the root has told so above; of two ranks the
-  // header of the other says it.
+  // No rank returns before all have entered. With three chunks and more, the signals of the root above imply that; of
+  // two ranks the header of the other does.
   if (me != root && chunks < 3) {
     if (topology.size > 2) {
       wait_for_root(chunks - 1);

@@ -1,7 +1,7 @@
 // reduce_to_one reduce: every rank sends its buffer to the root, which reduces in rank order.
 //
 // Segment by segment, as soon as all have arrived: (n-1) S bytes into the root. At the end the root sends a token to
-// everyone, since nobody returns before all have entered.
+// every rank, since no rank returns before all have entered.
 //
 // Source: TensorFlow's ReductionToOneDevice; the linear reduce of MPI libraries.
 

@@ -1,7 +1,7 @@
-// one_shot reduce-scatter: everyone gives each rank its share of that rank's part, and each rank reduces its own part
-// in rank order.
+// one_shot reduce-scatter: every rank gives each other its share of that rank's part, and each rank reduces its own
+// part in rank order.
 //
-//   mapped   through the boxes; a share is reduced where it lies.
+//   mapped   through the bounce buffers; a share is reduced where it lies.
 //   message  shares are sent to their owners, who reduce them from scratch memory, segment by segment.
 //
 // Source: reduce-scatter by direct exchange (Rabenseifner 2004): the first half of the two_shot all-reduce.
@@ -61,11 +61,11 @@ Schedule by_messages(const Exchange& exchange, const Topology& topology) {
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
   const Exchange exchange(problem, topology, limits);
-  if (!topology.all_mapped() || !exchange.fits_boxes()) {
+  if (!topology.all_mapped() || !exchange.fits_slots()) {
     return by_messages(exchange, topology);
   }
   const int other = topology.rank == 0 ? 1 : 0;
-  return exchange.through_boxes([&](ScheduleBuilder& b, const Chunk& c) {
+  return exchange.through_slots([&](ScheduleBuilder& b, const Chunk& c) {
     reduce_all(b, exchange, topology, c, exchange.piece(other, c), [&](int r) { return exchange.place(r, c); });
   });
 }

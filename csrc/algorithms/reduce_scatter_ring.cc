@@ -5,7 +5,7 @@
 // r. (n-1)/n S bytes over each link: optimal, whatever n. Partial sums live in n-2 slots of scratch memory, which are
 // used again for the next segment when all that was sent from them has left.
 //
-// Parts of no elements travel as tokens, so that nobody returns before all have entered.
+// Parts of no elements travel as tokens, so that no rank returns before all have entered.
 //
 // Source: the first half of the ring all-reduce of Patarasuk and Yuan 2009.
 

@@ -1,7 +1,7 @@
 // one_shot scatter: the root gives each rank its part.
 //
-//   mapped   through the root's box, whose slots have one region for each reader.
-//   message  tokens to the root, which then sends: nobody returns before all have entered.
+//   mapped   through the root's bounce buffer, whose slots have one region for each reader.
+//   message  tokens to the root, which then sends: no rank returns before all have entered.
 //
 // Source: the linear scatter of MPI libraries.
 
@@ -19,8 +19,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
   const Exchange exchange(problem, topology, limits);
-  if (topology.all_mapped() && exchange.fits_boxes()) {
-    return exchange.through_boxes();
+  if (topology.all_mapped() && exchange.fits_slots()) {
+    return exchange.through_slots();
   }
   const int me = topology.rank;
   ScheduleBuilder b;

@@ -15,7 +15,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-// A view of a span list that somebody else owns.
+// A view of a span list that the caller owns.
 struct Buffer {
   const Span* spans = nullptr;
   std::int64_t count = 0;

@@ -21,7 +21,7 @@ enum class Combination : std::uint8_t {
 
 inline constexpr int kDeviceOk = 0;
 inline constexpr int kDeviceNotReady = -1;
-// What one reduction takes. (Kernel arguments are limited to 4 KiB.)
+// The most sources and destinations of one reduction. (Kernel arguments are limited to 4 KiB.)
 inline constexpr int kMostDeviceOperands = 64;
 inline constexpr int kDeviceHandleBytes = 64;
 

@@ -1,4 +1,4 @@
-// Room in a vector before something is done that has to be put into it.
+// Allocates room in a vector ahead of an operation that must not fail halfway.
 #pragma once
 
 #include <algorithm>

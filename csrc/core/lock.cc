@@ -8,7 +8,7 @@ namespace collectives {
 
 void Lock::lock_slowly() {
   contenders_.fetch_add(1, std::memory_order_relaxed);
-  // 2: locked, and somebody sleeps.
+  // 2: locked, and a thread sleeps.
   while (state_.exchange(2, std::memory_order_acquire) != 0) {
     syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, 2, nullptr, nullptr, 0);
   }

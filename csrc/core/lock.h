@@ -1,4 +1,4 @@
-// A lock whose uncontended path is two atomic exchanges, and that knows whether somebody waits for it.
+// A lock whose uncontended path is two atomic exchanges, and that knows whether a thread waits for it.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ class Lock {
   bool contended() const { return contenders_.load(std::memory_order_relaxed) != 0; }
 
  private:
-  // Not std::atomic::wait: that of libstdc++ skips the system call when a table says that nobody waits, and each of our
-  // shared libraries can have a table of its own.
+  // Not std::atomic::wait: that of libstdc++ skips the system call when a table says that no thread waits, and each of
+  // our shared libraries can have a table of its own.
   void lock_slowly();
   void wake_one();
 

@@ -1,4 +1,4 @@
-// Elements in a row, which come and go in constant time and without allocation, wherever they stand.
+// An intrusive list: elements come and go in constant time and without allocation, wherever they stand.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct RowPlace {
   T* behind = nullptr;
 };
 
-// Owns nothing: an element must leave before it goes.
+// Owns nothing: an element must leave before it is destroyed.
 template <typename T, typename Tag = T>
 class Row {
  public:

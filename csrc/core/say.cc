@@ -42,7 +42,7 @@ class Stderr {
       return send(STDERR_FILENO, text, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
     if (waits_) {
-      // It could not be opened once more. A pipe that has room for anything has room for that much.
+      // It could not be opened once more. A pipe that is writable at all has room for PIPE_BUF bytes.
       if (!has_room(0)) {
         errno = EAGAIN;
         return -1;
@@ -59,14 +59,14 @@ class Stderr {
 
  private:
   bool socket_ = false;
-  bool waits_ = false;  // a write can
+  bool waits_ = false;  // a write may block
   int opened_ = -1;
 };
 
 }  // namespace
 
 void say(std::string_view text, std::chrono::milliseconds patience) noexcept {
-  const int error = errno;  // of whom a signal handler has interrupted
+  const int error = errno;  // of the code that a signal handler has interrupted
   const Stderr to;
   constexpr int kVain = 3;  // attempts that follow each other
   for (int vain = 0; !text.empty() && vain < kVain;) {

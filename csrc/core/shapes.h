@@ -29,8 +29,8 @@ class Shapes {
     append(shape);
   }
 
-  // Begins another list in the place of this one, of which finish() has to say that it is complete. Most calls are on
-  // the shapes of the call before, and nothing is worked out for those.
+  // Begins another list in the place of this one; finish() completes it. Most calls have the shapes of the call before,
+  // and cost no more than the comparison.
   void restart() { at_ = 0; }
   void finish() {
     if (at_ < values_.size()) {
@@ -53,7 +53,7 @@ class Shapes {
   }
 
  private:
-  // Whether this is what stands from there on. A loop, since a call of memcmp would take longer than the comparison.
+  // Whether this shape is the one at that place. A loop, since a call of memcmp would take longer than the comparison.
   bool has(std::size_t at, std::span<const std::int64_t> shape) const {
     const std::int64_t* const there = values_.data() + at;
     bool same = there[0] == static_cast<std::int64_t>(shape.size());

@@ -29,7 +29,7 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 16 && std::has_unique_object_representations_v<Signature>);
 
-// In the place of the algorithm: the ranks agree about a call here whose data travel by NCCL.
+// In the place of the algorithm: here the ranks only agree about a call whose data travel by NCCL.
 inline constexpr int kByNccl = 255;
 
 inline constexpr std::int64_t kMaxElements = (std::int64_t{1} << 40) - 1;

@@ -43,7 +43,7 @@ class ThreadPool {
   Job* job_ = nullptr;
   // Workers sleep on it; every job increments it.
   std::atomic<std::uint32_t> generation_{0};
-  // kOpen while the job takes workers, plus the number of workers in it. The job is on the caller's stack, so it may
+  // kOpen while workers may join the job, plus the number of workers in it. The job is on the caller's stack, so it may
   // go only when this is 0, and a worker that comes late must not look at it.
   static constexpr std::uint32_t kOpen = 1u << 31;
   std::atomic<std::uint32_t> gate_{0};

@@ -7,30 +7,30 @@ namespace collectives {
 std::optional<std::size_t> Arena::allocate(std::size_t bytes) {
   bytes = round_up(bytes);
   std::size_t end = 0;  // of the allocation before the gap
-  for (const auto& [offset, taken] : taken_) {
+  for (const auto& [offset, length] : allocated_) {
     if (offset - end >= bytes) {
       break;
     }
-    end = offset + taken;
+    end = offset + length;
   }
   if (bytes == 0 || bytes > bytes_ || end > bytes_ - bytes) {
     return std::nullopt;
   }
-  taken_[end] = bytes;
+  allocated_[end] = bytes;
   return end;
 }
 
 void Arena::shrink(std::size_t offset, std::size_t bytes) {
-  std::size_t& taken = taken_.at(offset);
+  std::size_t& length = allocated_.at(offset);
   bytes = round_up(bytes);
-  if (bytes == 0 || bytes > taken) {
+  if (bytes == 0 || bytes > length) {
     throw std::logic_error("an allocation can only be made smaller");
   }
-  taken = bytes;
+  length = bytes;
 }
 
 void Arena::free(std::size_t offset) {
-  if (taken_.erase(offset) == 0) {
+  if (allocated_.erase(offset) == 0) {
     throw std::logic_error("nothing is allocated at this offset");
   }
 }

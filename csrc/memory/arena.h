@@ -1,4 +1,4 @@
-// Which parts of a range of memory are given out. First fit, whole pages.
+// Which parts of a range of memory are allocated. First fit, in units of pages.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ class Arena {
   void shrink(std::size_t offset, std::size_t bytes);
   void free(std::size_t offset);
   // How much the allocation at this offset has.
-  std::size_t bytes_at(std::size_t offset) const { return taken_.at(offset); }
+  std::size_t bytes_at(std::size_t offset) const { return allocated_.at(offset); }
 
  private:
   std::size_t bytes_;
-  std::map<std::size_t, std::size_t> taken_;  // bytes by offset
+  std::map<std::size_t, std::size_t> allocated_;  // bytes by offset
 };
 
 }  // namespace collectives

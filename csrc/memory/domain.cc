@@ -24,9 +24,9 @@ SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap, s
   headers = round_up(sizeof(ControlPage), kPage);
   flags = headers + kHeaderLines * kHeaderPitch;
   acks = flags + static_cast<std::size_t>(kFlags) * limits.slots * sizeof(FlagLine);
-  box = round_up(acks + size * kChannels * sizeof(AckLine), kPage);
+  bounce = round_up(acks + size * kChannels * sizeof(AckLine), kPage);
   slot_stride = round_up(limits.slot_bytes, kCacheLine) + kSlotSkew;
-  fifos = round_up(box + limits.slots * slot_stride, kPage);
+  fifos = round_up(bounce + limits.slots * slot_stride, kPage);
   fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), kPage);
   this->heap = fifos + size * kChannels * fifo_stride;
   this->arena = round_up(this->heap + heap_bytes, kPage);

@@ -1,10 +1,10 @@
 // A mapped domain: the segments of the ranks that can address each other's memory, and what lies where in them.
 //
 // Every rank owns one segment; all ranks of the domain have it mapped. Its parts:
-//   control   state of the rank that others read or ring: see ControlPage
+//   control   state of the rank that others read: see ControlPage
 //   headers   kHeaderLines header lines, that of a collective at place_of_header()
 //   flags     kFlags * slots words, each in a cache line of its own, those of a slot together
-//   box       `slots` slots that copies and reductions of peers read and write
+//   bounce    the bounce buffer: `slots` slots that copies and reductions of peers read and write
 //   fifos     two rings of cells to each peer, for messages
 //   heap      symmetric memory
 //   arena     only in the segments of a world: where the segments of its groups lie, see memory/host_memory.h
@@ -12,9 +12,8 @@
 // Orders of memory. Every word that ranks exchange is one of four kinds (docs/verification.md has the whole argument):
 //   publication   one rank writes, by release, and the value only grows; others read by acquire. What the writer did
 //                 before, to memory of its own or of others, is then visible to them. No stronger order is needed,
-//                 since ranks wait for values that stay: that two of these words are seen out of order only delays
-//                 somebody.
-//   notice        the same, but set once, or written anew each time for readers that make sure that it is whole:
+//                 since ranks wait for values that stay: to see two of these words out of order only costs a delay.
+//   notice        the same, but set once, or written again for readers that check that what they read is complete:
 //                 `aborted`, `left`, `report_bytes`; `caller`, `explained`; `notes` under `note_version`.
 //   count         read for a decision that may be late, and protects no other memory: `taken`, `core`. Relaxed.
 //   sleeper flag  `sleeping`, see Domain::wake.
@@ -43,7 +42,7 @@ struct alignas(kCacheLine) HeaderLine {
   std::byte payload[40];
   Signature signature;
   // (sequence + 1) << 8 | number of collectives up to this one that the rank has not completed. A publication: of the
-  // rest of the line, of the box, and of the fact that this rank has read all that it had to read before.
+  // rest of the line, of the bounce buffer, and of the fact that this rank has read all that it had to read before.
   std::atomic<std::uint64_t> word;
 
   // The line that the word is the last part of.
@@ -52,8 +51,8 @@ struct alignas(kCacheLine) HeaderLine {
 static_assert(sizeof(HeaderLine) == kCacheLine && offsetof(HeaderLine, word) + sizeof(std::uint64_t) == kCacheLine);
 
 // Where the header line of a collective lies, from that of the first on. Lines that follow each other in time are far
-// apart, in steps that change: as measured (docs/lab/cache-lines.md). The likely reason is that whoever looks at a line
-// is else brought the next one by its prefetchers, which its owner is about to write.
+// apart, in steps that change: as measured (docs/lab/cache-lines.md). The likely reason is that the
+// prefetchers of a rank that looks at a line would also fetch the next one, which its owner is about to write.
 inline constexpr std::size_t kHeaderPitch = 256;
 constexpr std::size_t place_of_header(std::uint64_t sequence) {
   constexpr std::uint64_t kStep = 7;
@@ -73,10 +72,10 @@ struct alignas(kCacheLine) FlagLine {
   std::atomic<std::uint64_t> value;  // a publication
 };
 
-// What the reader of a fifo tells its writer.
+// What the writer of a fifo reads about its reader.
 struct alignas(kCacheLine) AckLine {
   std::atomic<std::uint64_t> value;  // cells consumed; a publication, since the writer fills them again
-  std::atomic<std::uint64_t> taken;  // mail: messages begun by the writer that the reader has asked for; a count
+  std::atomic<std::uint64_t> taken;  // mail: messages begun by the writer that the reader has opened; a count
 };
 
 struct ControlPage {
@@ -84,7 +83,7 @@ struct ControlPage {
   alignas(kCacheLine) std::atomic<std::uint64_t> completed;
   // How many threads of this rank sleep until its doorbell is rung. Used in the segments of the world only.
   alignas(kCacheLine) std::atomic<std::uint32_t> sleeping;
-  // Where ranks outnumber cores: 1 + the number of the core that the rank was on lately. 0: not known. Used in the
+  // Where ranks outnumber cores: 1 + the number of the core on which the rank ran last. 0: not known. Used in the
   // segments of the world only. A count.
   std::atomic<std::uint32_t> core;
   // Set by any rank when the communicator has failed, after it has left its own report. A notice.
@@ -106,8 +105,8 @@ struct ControlPage {
   // Why the owner failed, valid once report_bytes is not 0. A notice.
   alignas(kCacheLine) std::atomic<std::uint32_t> report_bytes;
   char report[kReportBytes];
-  // What the owner says while the communicator shrinks (engine/groups/note.h): note v lies in notes[v % 2], so a rank
-  // that is killed while it writes leaves the one before.
+  // What the owner publishes while the communicator shrinks (engine/groups/note.h): note v lies in notes[v % 2], so a
+  // rank that is killed while it writes leaves the one before.
   alignas(kCacheLine) std::atomic<std::uint64_t> note_version;
   std::atomic<std::uint64_t> notes[2][kNoteWords];
 };
@@ -119,7 +118,7 @@ enum class Channel : std::uint8_t {
 };
 inline constexpr int kChannels = 2;
 
-// What a cell of the mail says.
+// What a cell of the mail carries.
 enum class MailKind : std::uint32_t { kData, kWelcome };
 
 struct alignas(kCacheLine) FifoCell {
@@ -134,7 +133,8 @@ struct alignas(kCacheLine) FifoCell {
 
 struct SegmentLayout {
   SegmentLayout(int size, const Limits& limits, std::size_t heap_bytes, std::size_t arena_bytes = 0);
-  std::size_t headers, flags, box, slot_stride, acks, fifos, fifo_stride, heap, heap_bytes, arena, arena_bytes, total;
+  std::size_t headers, flags, bounce, slot_stride, acks, fifos, fifo_stride, heap, heap_bytes, arena, arena_bytes,
+      total;
 };
 
 class Domain {
@@ -163,7 +163,7 @@ class Domain {
   }
   // pitch: Schedule::slot_pitch.
   std::byte* box(int rank, std::uint64_t index, std::int64_t pitch = 0) const {
-    return bases_[rank] + layout_.box +
+    return bases_[rank] + layout_.bounce +
            slot(index) * (pitch > 0 ? static_cast<std::size_t>(pitch) : layout_.slot_stride);
   }
   // The header line and the payload of a cell of the fifo from one rank to another.

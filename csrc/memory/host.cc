@@ -26,7 +26,7 @@ Mapping map(int /*descriptor*/, std::size_t bytes) {
 
 bool release(std::byte* data, std::size_t bytes) { return madvise(data, bytes, MADV_DONTNEED) == 0; }
 
-// A system that counts memory has counted all of it when it was mapped.
+// Where the kernel refuses to overcommit memory, mapping it has reserved it.
 void reserve(std::byte* /*data*/, std::size_t /*bytes*/) {}
 
 const RegisterMemory registration({"host", "anonymous memory of one process", create, map, release, reserve, nullptr,

@@ -53,7 +53,7 @@ bool HostMemory::isolate(const std::byte* data, std::size_t bytes) {
   return kind_.make_private(descriptor_, offset, bases_[rank_] + offset, bytes);
 }
 
-// The segment at this offset of the arena is one of the memory that all have mapped again.
+// Maps the segment at this offset of the arena as shared memory again, where parts of it were made private.
 void HostMemory::join_again(std::size_t offset) {
   const std::size_t begin = layout_.arena + offset;
   const std::size_t end = begin + arena_.bytes_at(offset);
@@ -99,9 +99,9 @@ bool HostMemory::is_segment(int world_rank, std::size_t offset, std::size_t byte
 
 void HostMemory::set_sleeping(int threads) {
   auto& sleeping = control(rank_).sleeping;
-  // The flag before the looks that follow: the one place where a store must not be passed by a later load.
+  // The caller looks for work after this. This is the one place where a later load must not overtake a store.
 #if defined(__SANITIZE_THREAD__)
-  sleeping.exchange(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);  // it knows no fences
+  sleeping.exchange(static_cast<std::uint32_t>(threads), std::memory_order_seq_cst);  // this sanitizer knows no fences
 #else
   sleeping.store(static_cast<std::uint32_t>(threads), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -111,8 +111,8 @@ void HostMemory::set_sleeping(int threads) {
 std::uint32_t HostMemory::publish_core() {
   const auto core = static_cast<std::uint32_t>(sched_getcpu() + 1);
   auto& own = control(rank_).core;
-  // Relaxed, as where it is read: it hints at who runs, and is late by nature. Others have the line, so it is written
-  // only when it changes.
+  // Relaxed, as where it is read: it is a hint, and may be late. Other cores have the line in their caches, so it
+  // is written only when it changes.
   if (own.load(std::memory_order_relaxed) != core) {
     own.store(core, std::memory_order_relaxed);
   }
@@ -150,7 +150,7 @@ std::optional<std::size_t> HostMemory::allocate(std::size_t bytes, std::size_t u
     }
   }
   if (offset) {
-    // Release: the zeros of the segment before the number by which others know it as theirs.
+    // Release: the zeros of the segment become visible before the number by which other ranks recognise it.
     control(rank_, *offset).communicator.store(communicator, std::memory_order_release);
   }
   return offset;
@@ -161,7 +161,7 @@ void HostMemory::shrink(std::size_t offset, std::size_t bytes) {
   arena_.shrink(offset, bytes);
 }
 
-// What is free is always zero. Memory that the system does not take back is lost.
+// Free memory is always zero. What the system refuses to release stays allocated for good.
 void HostMemory::clear(std::size_t offset) {
   join_again(offset);
   if (kind_.release(bases_[rank_] + layout_.arena + offset, arena_.bytes_at(offset))) {
@@ -220,8 +220,8 @@ GroupSegment::~GroupSegment() {
   } else if (shared_) {
     memory_->retire(offset_, std::move(others_));
   } else {
-    // The making of the group was broken off, and other ranks may have it. They find that this one has left; but nobody
-    // here knows when they will have, so the segment is given up.
+    // Making the group was broken off, and other ranks may have mapped the segment. They see that this rank has left;
+    // but this rank cannot know when they have, so it never uses the segment again.
     memory_->leave(offset_);
   }
 }

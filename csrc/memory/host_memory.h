@@ -1,12 +1,12 @@
 // The memory that the ranks of one host have mapped, as one of them sees it.
 //
 // Every rank of the world has one segment, which all ranks of its host have mapped (memory/domain.h). At its end lies
-// an arena of address space, whose pages cost memory only once they are touched. A rank takes its segments of further
-// communicators from there, at offsets of its own choice that it tells the others. So making a group passes no
-// descriptors and maps nothing.
+// an arena of address space, whose pages cost memory only once they are touched. A rank allocates its segments of
+// further communicators there, and sends the offsets to the others. So making a group passes no descriptors and maps
+// nothing.
 //
 // The segment of a group is used again when all other ranks that have it mapped have left the group: until then they
-// may read and write there, for example because they fail the group that this rank has left long ago.
+// may read and write there, for example when they fail a group that this rank left long ago.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  // How much address space the arena of a world of `size` ranks has when nobody says otherwise: for 64 groups with a
+  // How much address space the arena of a world of `size` ranks has by default: for 64 groups with a
   // heap, and for hundreds without one.
   static std::size_t default_arena_bytes(int size, const Limits& limits, std::size_t heap_bytes);
 
@@ -52,20 +52,20 @@ class HostMemory {
   bool is_segment(int world_rank, std::size_t offset, std::size_t bytes, std::uint32_t communicator) const;
 
   // Makes a part of the own segment private for good, or until the part of the arena that it lies in is used again, so
-  // that peers that were given up write where nobody reads. False when the system refuses.
+  // that what peers write that were given up is never read. False when the system refuses.
   bool isolate(const std::byte* data, std::size_t bytes);
 
-  // In a forked child: nothing is done any more for those who share the memory.
+  // In a forked child: the memory belongs to the parent, so the destructors here leave the other ranks alone.
   void leave_to_parent();
   bool of_parent() const { return of_parent_; }
 
-  // Tells the ranks of this host how many threads of this one want its doorbell rung.
+  // Publishes to the ranks of this host how many threads of this rank sleep until its doorbell is rung.
   void set_sleeping(int threads);
 
-  // Tells the ranks of this host on which core this one runs, and returns what it has told: 1 + the number, 0 when the
-  // system does not say.
+  // Publishes to the ranks of this host on which core this one runs, and returns what it has published: 1 + the number,
+  // 0 when the system does not say.
   std::uint32_t publish_core();
-  // Whether world rank w, which is on this host, ran on that core when it was heard of last.
+  // Whether world rank w, which is on this host, ran on that core when it published that last.
   bool runs_on(int world_rank, std::uint32_t core) const;
   // How many other ranks of this host did.
   int others_on(std::uint32_t core) const;
@@ -73,22 +73,22 @@ class HostMemory {
   // The control page of the lowest rank of this host, the same for all of them.
   ControlPage& first_page() const;
 
-  // A segment of zeros in the own arena, marked as that of the communicator, whose first `used` bytes there is memory
-  // for. gone(w): world rank w has ended.
+  // Allocates a segment of zeros in the own arena, marks it with the communicator, and makes sure that there is memory
+  // for its first `used` bytes. gone(w): world rank w has ended.
   std::optional<std::size_t> allocate(std::size_t bytes, std::size_t used, std::uint32_t communicator,
                                       const std::function<bool(int)>& gone);
   // Makes sure that there is memory for a part of the heap of this rank; see Memory::reserve.
   void reserve(std::byte* data, std::size_t bytes) const { kind_.reserve(data, bytes); }
   void shrink(std::size_t offset, std::size_t bytes);
-  // Nobody else has ever touched the segment.
+  // For a segment that no other rank has ever touched.
   void free(std::size_t offset);
-  // Lets the others know that this rank does not use the segment, where they have not been told yet.
+  // Marks the segment as left by this rank, where it is not marked yet.
   void leave(std::size_t offset);
   // The segment of another rank for the same communicator.
   struct Neighbour {
     int rank;  // in the world
     std::size_t offset;
-    std::uint32_t communicator;  // as which it is marked
+    std::uint32_t communicator;  // with which it is marked
   };
   // Leaves, and uses the segment again when all these ranks have left the communicator.
   void retire(std::size_t offset, std::vector<Neighbour> others);
@@ -131,9 +131,9 @@ class GroupSegment {
   GroupSegment& operator=(const GroupSegment&) = delete;
 
   std::size_t offset() const { return offset_; }
-  // All ranks know that the group will not be made, and so that nobody will touch the segment.
+  // All ranks know that the group will not be made, so none will touch the segment.
   void cancel() { cancelled_ = true; }
-  // The others have been told of the segment, and have these.
+  // The others know where the segment is; these are theirs.
   void share(std::vector<HostMemory::Neighbour> others);
 
  private:

@@ -79,8 +79,8 @@ bool map_over(int descriptor, std::size_t offset, std::byte* data, std::size_t b
 }
 
 // A private mapping of the same file: a page is copied when this process first writes to it. So nothing is lost that
-// another thread writes at this moment, and pages that nobody touches cost nothing. Until then what others write there
-// is seen: docs/reliability.md says which arrays that can be.
+// another thread writes at this moment, and pages that are never written cost nothing. Until its first write a page
+// still shows what others write there: docs/reliability.md says which arrays that can be.
 bool make_private(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes) {
   return map_over(descriptor, offset, data, bytes, MAP_PRIVATE);
 }

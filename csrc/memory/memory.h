@@ -8,7 +8,7 @@
 
 namespace collectives {
 
-// A range of address space that is unmapped when it goes away.
+// A range of address space that its destructor unmaps.
 class Mapping {
  public:
   Mapping() = default;
@@ -32,8 +32,8 @@ struct Memory {
   int (*create)(std::size_t bytes);
   // Maps memory made by create() (here or in another process). descriptor -1: new memory.
   Mapping (*map)(int descriptor, std::size_t bytes);
-  // Gives whole pages of a mapping back to the system, for everybody who has them mapped; they read as zeros then.
-  // False when the system refuses.
+  // Gives whole pages of a mapping back to the system, for all processes that have them mapped; they read as zeros
+  // then. False when the system refuses.
   bool (*release)(std::byte* data, std::size_t bytes);
   // Makes sure that there is memory for these bytes of a mapping. Throws std::system_error when there is none, where
   // touching them would end this process with SIGBUS.
@@ -47,12 +47,12 @@ struct Memory {
   bool (*make_shared)(int descriptor, std::size_t offset, std::byte* data, std::size_t bytes);
 };
 
-// Whether this system refuses memory that it has not got (vm.overcommit_memory is 2). Elsewhere reserving would only
-// take memory that nobody uses.
+// Whether this system refuses allocations beyond the memory that it has (vm.overcommit_memory is 2). Elsewhere
+// reserving would only commit memory that may never be used.
 bool memory_is_counted();
 
 // Keeps reserved address space, of which little is used, out of core dumps: the kernel would walk through all of it,
-// and the other ranks would hear of a crash when it is done.
+// and the other ranks would notice a crash only when it is done.
 void leave_out_of_dumps(void* data, std::size_t bytes);
 
 struct RegisterMemory {

@@ -12,8 +12,8 @@
 namespace collectives {
 namespace {
 
-// What static constructors have handed in so far, in the order of linking. `read` turns true when positions have been
-// given out; from then on they must not shift.
+// The algorithms that static constructors have registered so far, in the order of linking. Once `read` is true, callers
+// know positions in the sorted list, so these must not shift any more.
 struct Registered {
   std::vector<Algorithm> list;
   bool read = false;
@@ -42,7 +42,7 @@ std::vector<Algorithm> sorted() {
   return list;
 }
 
-// What every algorithm comes down to when there is nobody to talk to.
+// What every algorithm comes down to in a group of one.
 Schedule alone(const Problem& problem) {
   ScheduleBuilder b;
   if (reduces(problem.collective)) {
@@ -104,7 +104,7 @@ std::int64_t Problem::part_bytes(int from, int to, int size) const {
 
 std::int64_t Problem::input_offset(int from, int to, int size) const {
   if (collective == Collective::kAllGather || collective == Collective::kGather) {
-    return 0;  // all of it goes to everyone
+    return 0;  // all of it goes to every rank
   }
   std::int64_t offset = 0;
   for (int r = 0; r < to; ++r) {
@@ -138,7 +138,7 @@ CostModel CostModel::of(const Topology& topology) {
     // As measured with 4 ranks on 2 cores.
     model.mapped = {3.5, 7500};
     model.shared_bytes_per_us = 2800;
-    model.traded_bytes_per_us = model.shared_bytes_per_us;  // two ranks on one core have one cache
+    model.swapped_bytes_per_us = model.shared_bytes_per_us;  // two ranks on one core have one cache
   }
   return model;
 }

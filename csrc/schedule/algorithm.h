@@ -19,7 +19,7 @@ struct Problem {
   // Elements: of each rank where all have the same, else of all parts together.
   std::int64_t count = 0;
   int root = 0;
-  // Collectives of parts: the elements of the part of each rank, or for all_to_all [from * size + to].
+  // Vector collectives: the elements of the part of each rank, or for all_to_all [from * size + to].
   std::vector<std::int64_t> counts;
 
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype)); }
@@ -27,7 +27,7 @@ struct Problem {
   // What a rank gives and gets, in bytes.
   std::int64_t input_bytes(int rank, int size) const;
   std::int64_t output_bytes(int rank, int size) const;
-  // Collectives of parts: what travels from one rank to another (or stays, when they are the same), and where it lies
+  // Vector collectives: what travels from one rank to another (or stays, when they are the same), and where it lies
   // in the input of the one and in the output of the other.
   std::int64_t part_bytes(int from, int to, int size) const;
   std::int64_t input_offset(int from, int to, int size) const;
@@ -43,12 +43,12 @@ struct LinkCost {
 };
 // As measured between two cores that share a cache (docs/lab/index.md).
 struct CostModel {
-  LinkCost mapped{0.15, 25000};        // lines that migrate between two ranks
-  double shared_bytes_per_us = 12500;  // lines that one rank writes again and again and others read
-  double traded_bytes_per_us = 18400;  // lines of boxes that two ranks trade, see traded()
-  LinkCost message{6.0, 4000};         // TCP
+  LinkCost mapped{0.15, 25000};         // lines that migrate between two ranks
+  double shared_bytes_per_us = 12500;   // lines that one rank writes again and again and others read
+  double swapped_bytes_per_us = 18400;  // lines of bounce buffers that two ranks swap, see traded()
+  LinkCost message{6.0, 4000};          // TCP
   double copy_bytes_per_us = 40000;
-  // What it costs among these ranks.
+  // The model for these ranks.
   static CostModel of(const Topology& topology);
   // The links of an algorithm in which all ranks talk to each other: the ranks of a host share its network.
   LinkCost slowest(const Topology& topology) const;

@@ -11,8 +11,8 @@ constexpr std::uint8_t kCopied = 1;
 constexpr std::uint8_t kRead = 2;
 constexpr std::int64_t kLine = 64;
 constexpr int kSlotsOfPipeline = 4;
-// What all ranks give and get together, up to which they read each other: the kernel writes what it copies into caches,
-// which is slower than past them where they cannot hold it (cpu/streaming.h).
+// The most bytes of all inputs and outputs together for which ranks read each other. What the kernel copies goes
+// through the caches; where these cannot hold it all, writing past them is faster (cpu/streaming.h).
 constexpr std::int64_t kMostRead = 32 << 20;
 
 }  // namespace
@@ -34,10 +34,10 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
     std::int64_t offset = 0;
     for (int to = 0; to < size_; ++to) {
       const std::int64_t bytes = problem.part_bytes(from, to, size_);
-      // What goes to everyone lies at the beginning.
-      const bool whole = shared_ || problem.collective == Collective::kGather;
+      // What goes to all readers alike lies at the beginning.
+      const bool all_of_it = shared_ || problem.collective == Collective::kGather;
       parts_.push_back(bytes);
-      input_offsets_.push_back(whole ? 0 : offset);
+      input_offsets_.push_back(all_of_it ? 0 : offset);
       offset += bytes;
       if (from != to) {
         longest_ = std::max(longest_, bytes);
@@ -54,7 +54,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
     offset += part(from, me_);
   }
   inlined_ = most_given <= limits.inline_bytes;
-  trades_ = size_ == 2 && part(0, 1) == part(1, 0) && part(0, 1) > 0 && limits.trade_boxes;
+  swaps_ = size_ == 2 && part(0, 1) == part(1, 0) && part(0, 1) > 0 && limits.trade_boxes;
   chooses_ = topology.all_mapped() && !inlined_ && limits.read_bytes > 0 && longest_ >= limits.read_bytes &&
              together <= kMostRead && !reduces(problem.collective);
   const std::int64_t room = limits.stage_bytes() / most_readers;
@@ -83,7 +83,7 @@ Operand Exchange::place(int from, int to, const Chunk& c) const {
     return operand;
   }
   Operand operand = box(from, c.index, region(from, to));
-  if (trades_) {
+  if (swaps_) {
     operand = traded(operand, 1 - from);
   }
   return readers_[from] == 1 || !shared_ ? taken(operand) : operand;
@@ -93,14 +93,14 @@ Operand Exchange::place(int from, int to, const Chunk& c) const {
 // read there may be overwritten.
 bool Exchange::waits(int reader, int writer, const Chunk& c) const {
   if (with_header(c)) {
-    // Everyone awaits every header; but what the root signals later says that it has seen them all.
-    return reader == root_ || writer == root_ || !hears_root_later(reader);
+    // Every rank awaits every header; but a later signal of the root implies that the root has seen them all.
+    return reader == root_ || writer == root_ || !awaits_root_later(reader);
   }
   // No slot is used again before the third chunk.
   return piece(writer, reader, c) > 0 || (c.index > 0 && more(reader, writer, c));
 }
 
-bool Exchange::hears_root_later(int reader) const {
+bool Exchange::awaits_root_later(int reader) const {
   return root_ >= 0 && (part(root_, reader) > chunk_bytes_ || part(reader, root_) > 2 * chunk_bytes_);
 }
 
@@ -136,7 +136,7 @@ void Exchange::give(ScheduleBuilder& b, const Chunk& c) const {
   }
 }
 
-void Exchange::get(ScheduleBuilder& b, const Chunk& c, const Take& take) const {
+void Exchange::await_and_get(ScheduleBuilder& b, const Chunk& c, const Get& get) const {
   std::vector<FlagRef> flags;
   bool any = false;
   for (int r = 0; r < size_; ++r) {
@@ -147,38 +147,39 @@ void Exchange::get(ScheduleBuilder& b, const Chunk& c, const Take& take) const {
   }
   b.wait(flags);
   if (any) {
-    take(b, c);
+    get(b, c);
   }
 }
 
-void Exchange::boxes(ScheduleBuilder& b, const Take& take) const {
+void Exchange::exchange_chunks(ScheduleBuilder& b, const Get& get) const {
   const auto both = [&](const Chunk& c) {
     give(b, c);
-    get(b, c, take);
+    await_and_get(b, c, get);
   };
   if (inlined_) {
     both({0, 0, longest_, 0});
   } else if (pipelined_) {
-    b.for_chunks_in_stages(longest_, chunk_bytes_,
-                           {{0, [&](const Chunk& c) { give(b, c); }}, {1, [&](const Chunk& c) { get(b, c, take); }}});
+    b.for_chunks_in_stages(
+        longest_, chunk_bytes_,
+        {{0, [&](const Chunk& c) { give(b, c); }}, {1, [&](const Chunk& c) { await_and_get(b, c, get); }}});
   } else {
     // Parts of different lengths end in different chunks, so there is nothing to repeat.
     b.for_chunks(longest_, chunk_bytes_, even_ ? 1 : std::numeric_limits<int>::max(), both, even_ ? 1 : 0);
   }
 }
 
-Schedule Exchange::through_boxes(const Take& take) const {
+Schedule Exchange::through_slots(const Get& get) const {
   ScheduleBuilder b;
-  boxes(b, take);
+  exchange_chunks(b, get);
   return b.build();
 }
 
-Schedule Exchange::through_boxes() const {
+Schedule Exchange::through_slots() const {
   ScheduleBuilder b;
   if (chooses_) {
     b.signal(me_, kHeaderFlag, 0).choose(flags_of_others(me_, size_, kHeaderFlag, 0));
   }
-  boxes(b, [&](ScheduleBuilder& /*b*/, const Chunk& c) {
+  exchange_chunks(b, [&](ScheduleBuilder& /*b*/, const Chunk& c) {
     for (int i = 1; i < size_; ++i) {
       const int from = (me_ + i) % size_;
       if (piece(from, c) > 0) {
@@ -196,7 +197,7 @@ Schedule Exchange::through_boxes() const {
   return b.build();
 }
 
-// Everyone begins with the next rank, so that not all read from one at a time.
+// Every rank begins with the next one, so that not all read from the same rank at a time.
 void Exchange::read(ScheduleBuilder& b) const {
   std::vector<FlagRef> readers;
   bool reads = false;

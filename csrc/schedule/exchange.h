@@ -1,20 +1,20 @@
-// Schedules of collectives of parts: every rank has something for some of the others.
+// Schedules of vector collectives: every rank has a part, of a length of its own, for some of the others.
 //
-// Through boxes it goes chunk by chunk: a rank writes chunk k of all that it gives into its own box, signals, and takes
-// chunk k of what it gets out of the boxes of the others. Slots are used again after two chunks: whoever writes chunk
-// k + 1 has seen the signal k of those that read its chunk k - 1, and they signalled after they had read it. Two ranks
-// that give each other as much trade boxes, see traded().
+// Through bounce buffers, chunk by chunk: a rank writes chunk k of all that it gives into its own bounce buffer,
+// signals, and copies chunk k of what it gets out of the bounce buffers of the others. A slot is used again after two
+// chunks: a rank that writes chunk k + 1 has seen the signal k of the ranks that read its chunk k - 1, and they
+// signalled after they had read it. Two ranks that exchange equal amounts swap bounce buffers, see traded().
 //
-// Where all parts have the same length, none is empty and there is no root it is a pipeline: a rank writes chunk k + 1
-// before it waits for chunk k. A slot is used again after four chunks then: whoever writes chunk k + 4 has seen the
-// signal k + 2 of its readers, which they gave after they had read chunk k.
+// Where all parts have the same length, none is empty and there is no root, this is a pipeline: a rank writes chunk
+// k + 1 before it waits for chunk k. Then a slot is used again after four chunks: a rank that writes chunk k + 4 has
+// seen the signal k + 2 of its readers, which they gave after they had read chunk k.
 //
 // Where parts are long enough (Limits::read_bytes) ranks first see all headers. If all can be read, each reads its
 // parts straight from the inputs of the others, which is one copy in place of two, and none returns before its own
-// input has been read. Else it goes through boxes as above, in which the data come with a flag of their own from the
-// start.
+// input has been read. Otherwise parts go through bounce buffers as above, and even the first chunk has a flag of its
+// own.
 //
-// Every rank awaits every header, or a later signal of a rank that did, so nobody returns before all have entered.
+// Every rank awaits every header, or a later signal of a rank that did, so no rank returns before all have entered.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ class Exchange {
   Exchange(const Problem& problem, const Topology& topology, const Limits& limits);
 
   // False when the slots are too small for one element to each reader.
-  bool fits_boxes() const { return chunk_bytes_ > 0; }
-  // The exchange through boxes. For every chunk of which this rank gets something, `take` adds the steps that take it
-  // from place(from, c); the waits for the data are pending then.
-  using Take = std::function<void(ScheduleBuilder& b, const Chunk& c)>;
-  Schedule through_boxes(const Take& take) const;
+  bool fits_slots() const { return chunk_bytes_ > 0; }
+  // The exchange through bounce buffers. For every chunk of which this rank gets something, `get` adds the steps that
+  // read it from place(from, c); the waits for the data are pending then.
+  using Get = std::function<void(ScheduleBuilder& b, const Chunk& c)>;
+  Schedule through_slots(const Get& get) const;
   // The same where what arrives is copied into the output.
-  Schedule through_boxes() const;
+  Schedule through_slots() const;
   // Where chunk c of what `from` gives to this rank lies, and how long it is.
   Operand place(int from, const Chunk& c) const { return place(from, me_, c); }
   std::int64_t piece(int from, const Chunk& c) const { return piece(from, me_, c); }
@@ -63,16 +63,16 @@ class Exchange {
   bool more(int from, int to, const Chunk& c) const { return part(from, to) > c.offset + chunk_bytes_; }
   std::int64_t region(int from, int to) const;
   Operand place(int from, int to, const Chunk& c) const;
-  bool hears_root_later(int reader) const;
+  bool awaits_root_later(int reader) const;
   bool waits(int reader, int writer, const Chunk& c) const;
   // Whether the data of a chunk come with the header.
   bool with_header(const Chunk& c) const { return c.index == 0 && !chooses_; }
   void read(ScheduleBuilder& b) const;
   void publish(ScheduleBuilder& b, const Chunk& c) const;
-  void boxes(ScheduleBuilder& b, const Take& take) const;
-  // What this rank does with a chunk: it writes what others get, then takes what it gets itself.
+  void exchange_chunks(ScheduleBuilder& b, const Get& get) const;
+  // What this rank does with a chunk: it writes what others get, then waits for and reads what it gets itself.
   void give(ScheduleBuilder& b, const Chunk& c) const;
-  void get(ScheduleBuilder& b, const Chunk& c, const Take& take) const;
+  void await_and_get(ScheduleBuilder& b, const Chunk& c, const Get& get) const;
 
   int me_;
   int size_;
@@ -81,7 +81,7 @@ class Exchange {
   bool even_;
   bool pipelined_;
   bool inlined_;
-  bool trades_;  // boxes: see traded()
+  bool swaps_;  // bounce buffers, see traded()
   bool chooses_;
   std::int64_t longest_ = 0;
   std::int64_t chunk_bytes_ = 0;

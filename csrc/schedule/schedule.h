@@ -3,18 +3,18 @@
 // An algorithm turns (rank, topology, problem) into a schedule and touches neither memory nor sockets. The executor
 // runs the schedule, the verifier proves it right. Two families of steps exist:
 //
-//  * mapped steps (copy, reduce, with waits and signals) address boxes and symmetric memory of ranks that this rank has
-//    mapped. A box is a ring of slots; the slot of chunk k is (base + k) % slots, where the base advances by
-//    Schedule::chunks with every collective of the communicator. A flag is one word per (writer, flag id, slot), and a
-//    signal of chunk k sets it to base + k + 1, so flags never need to be reset.
+//  * mapped steps (copy, reduce, with waits and signals) address bounce buffers and symmetric memory of ranks that this
+//    rank has mapped. A bounce buffer is a ring of slots; the slot of chunk k is (base + k) % slots, where the base
+//    advances by Schedule::chunks with every collective of the communicator. A flag is one word per (writer, flag id,
+//    slot), and a signal of chunk k sets it to base + k + 1, so flags never need to be reset.
 //  * message steps (send, receive, receive_reduce) work over any link. Messages between two ranks match in order. Sends
 //    and receives are posted and go on in the background; await blocks until all receives posted so far are complete,
 //    flush until all sends posted so far have left this rank's memory. The end of a schedule flushes.
 //
-// A schedule may end in two ways. `choose` awaits every header; then, where every rank can be read (its array is one
-// piece on large pages, and the kernel lets the others look), the steps from Step::length on run, which read the
-// private memory of other ranks straight into their own, and else those before them. All ranks see the same headers, so
-// they choose alike.
+// A schedule may end in two ways. `choose` awaits every header. Where every rank can be read (its array is one piece on
+// large pages, and the kernel lets the others read it), the steps from Step::length on run, which read the private
+// memory of other ranks straight into their own; elsewhere the steps before them run. All ranks see the same headers,
+// so they choose alike.
 //
 // Counted loops keep schedules short: between loop and end_loop, iteration i adds i * stride to every offset and i to
 // every chunk number. Loops do not nest.
@@ -34,7 +34,7 @@ enum class Region : std::uint8_t {
   kInput,       // the caller's input
   kOutput,      // the caller's output (the same memory as the input when in place)
   kScratch,     // private memory of this rank, Schedule::scratch_bytes long
-  kBox,         // a slot of the box of `member` (mapped)
+  kBox,         // a slot of the bounce buffer of `member` (mapped)
   kInline,      // the payload of the header line of `member`, Limits::inline_bytes long (mapped)
   kPeerInput,   // the input of `member`: symmetric (mapped), or private, for kRead
   kPeerOutput,  // the symmetric output of `member` (mapped)
@@ -49,12 +49,12 @@ struct Operand {
   std::int32_t chunk = 0;   // kBox: selects the slot
   std::int64_t offset = 0;  // bytes
   std::int64_t stride = 0;  // bytes added per loop iteration
-  bool take = false;        // a source in a box that only this rank reads: see cpu/take.h
-  // kBox: the rank with which `member` trades boxes, see traded().
+  bool take = false;        // a source in a bounce buffer that only this rank reads: see cpu/take.h
+  // kBox: the rank with which `member` swaps bounce buffers, see traded().
   std::uint16_t partner = kNobody;
 
   bool trades() const { return partner != kNobody; }
-  // Whose box it is, for a chunk counted as the slots are: from the first of the communicator on.
+  // Whose bounce buffer it is, for a chunk counted as the slots are: from the first of the communicator on.
   int owner(std::int64_t chunk, std::int64_t slots) const {
     return trades() && chunk / slots % 2 != 0 ? partner : member;
   }
@@ -114,7 +114,7 @@ struct Schedule {
   std::int64_t slot_pitch = 0;
   bool uses_links = false;  // has message steps
   bool chooses = false;     // has kChoose
-  bool trades = false;      // has traded boxes
+  bool trades = false;      // two ranks swap bounce buffers
 
   std::span<const FlagRef> waits(const Step& s) const { return {flags.data() + s.waits.begin, s.waits.count}; }
   std::span<const FlagRef> signals(const Step& s) const { return {flags.data() + s.signals.begin, s.signals.count}; }
@@ -124,7 +124,7 @@ struct Schedule {
   }
 };
 
-// What boxes, header lines and links can hold; the same on every rank of a communicator.
+// What bounce buffers, header lines and links can hold; the same on every rank of a communicator.
 struct Limits {
   std::int64_t slot_bytes = 512 << 10;
   int slots = 4;
@@ -136,10 +136,10 @@ struct Limits {
   bool trade_boxes = true;  // see traded()
 
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
-  // readers at once may take the whole slot instead: the fewer meetings, the better.
+  // readers at once may fill a slot completely: the fewer meetings, the better.
   std::int64_t stage_bytes() const { return std::min(slot_bytes, most_stage_bytes); }
 
-  // What two ranks give each other at a time over a link, where no third one waits for a piece of it to pass on.
+  // What two ranks exchange at a time over a link, where no third rank waits for a piece of it to pass on.
   std::int64_t exchange_bytes() const { return 2 * segment_bytes; }
 };
 
@@ -182,7 +182,7 @@ class ScheduleBuilder {
   ScheduleBuilder& for_chunks(std::int64_t bytes, std::int64_t chunk_bytes, int unrolled,
                               const std::function<void(const Chunk&)>& body, int unrolled_last = 0);
 
-  // The same for work in stages, as a pipeline: in round k each stage, in the order given, takes up the chunk of `lag`
+  // The same for work in stages, as a pipeline: in round k each stage, in the order given, works on the chunk of `lag`
   // rounds before, chunk k - lag, so that what one stage waits for happens while the others are busy. The first rounds,
   // up to the one in which all stages have a chunk, are written out, and so are those in which a stage has no chunk or
   // the shorter one; the others share one body of a loop. Where chunks go through slots, each is in use for one round
@@ -193,10 +193,10 @@ class ScheduleBuilder {
   };
   ScheduleBuilder& for_chunks_in_stages(std::int64_t bytes, std::int64_t chunk_bytes, const std::vector<Stage>& stages);
 
-  // The slots lie side by side, so many bytes each: whole cache lines, no more than a slot has, no fewer than a chunk.
-  // What streams from one chunk into the next goes on where it would have to begin again; but a collective whose slots
-  // lie otherwise than those before begins only when these are complete everywhere. A schedule that takes this one in
-  // (over) ignores it.
+  // Lays the slots side by side, `bytes` each: a multiple of cache lines, no more than a slot has, no fewer than a
+  // chunk. So hardware prefetchers run on from one chunk into the next. But a collective with another layout of slots
+  // begins only when those before are complete everywhere. Has no effect in a schedule that is appended to another one
+  // by over().
   ScheduleBuilder& pack_slots(std::int64_t bytes);
 
   // Reserves private memory and returns its offset.
@@ -226,19 +226,19 @@ Operand input(std::int64_t offset, std::int64_t stride = 0);
 Operand output(std::int64_t offset, std::int64_t stride = 0);
 Operand scratch_at(std::int64_t offset, std::int64_t stride = 0);
 Operand box(int member, std::int32_t chunk, std::int64_t offset);
-// The same operand, of which this rank is the only reader.
+// The same operand, of which this rank is the only reader: it acquires the ownership of the cache lines that it reads.
 Operand taken(Operand operand);
-// The same operand, a box of two ranks that give each other as much: each time the slots have gone round they trade
-// boxes, so that a rank fills what it has read when they went round last. Those lines are in its own cache already, so
-// each crosses from core to core once and not twice. The guard of slots covers both boxes: the chunk that had the slot
-// before is complete on both ranks.
+// The same operand, in the bounce buffers of two ranks that exchange equal amounts. Each time all slots have been used,
+// the ranks swap bounce buffers, so a rank fills those slots that it read in the round before. Their lines are in its
+// cache already, so each crosses from core to core once and not twice. The guard of slots covers both buffers: the
+// chunk that had the slot before is complete on both ranks.
 Operand traded(Operand operand, int partner);
 Operand inline_payload(int member);
 Operand peer_input(int member, std::int64_t offset, std::int64_t stride = 0);
 Operand peer_output(int member, std::int64_t offset, std::int64_t stride = 0);
 
-// Splits `bytes` (a multiple of `element`) into `parts`; part borders lie on multiples of 64 bytes where the whole is
-// long enough, so that two ranks do not write one cache line.
+// Splits `bytes` (a multiple of `element`) into `parts`. The borders of parts lie on multiples of 64 bytes where there
+// are enough bytes, so that two ranks do not write one cache line.
 struct Part {
   std::int64_t offset = 0;
   std::int64_t bytes = 0;

@@ -11,14 +11,15 @@
 
 namespace collectives {
 
-// Whether the lines of what is read are taken: on processors where that always pays, and on all up to this length,
-// beyond which memcpy fills cells by a string instruction, which does not mind what others have read.
-constexpr std::int64_t kAlwaysTaken = 2 << 10;
+// Up to this length the reader acquires the ownership of the cache lines that it reads, so that the writer of the cell
+// need not wait for them. Beyond it memcpy fills cells by a string instruction, which does not wait for lines that
+// another core has read; then this pays on some processors only (Processor::takes_lines).
+constexpr std::int64_t kAlwaysOwned = 2 << 10;
 
-// Gives bytes of a cell, of which this rank is the only reader, to a request; returns how many it took.
+// Gives bytes of a cell, of which this rank is the only reader, to a request; returns how many it accepted.
 inline std::int64_t consume(ReceiveRequest& request, std::byte* data, std::int64_t bytes) {
   std::int64_t used = 0;
-  const bool take = bytes <= kAlwaysTaken || processor().takes_lines;
+  const bool own = bytes <= kAlwaysOwned || processor().takes_lines;
   while (request.remaining > 0 && used < bytes) {
     Span piece = request.destination.piece(std::min(bytes - used, request.remaining));
     if (request.reduce != nullptr) {
@@ -26,10 +27,10 @@ inline std::int64_t consume(ReceiveRequest& request, std::byte* data, std::int64
       piece.bytes = std::min(piece.bytes, source.bytes);
       request.combine(piece.data, data + used, source.data, piece.bytes);
       request.source.advance(piece.bytes);
-      if (take) {
+      if (own) {
         take_lines(data + used, piece.bytes);
       }
-    } else if (take) {
+    } else if (own) {
       copy_taking(piece.data, data + used, piece.bytes);
     } else {
       std::memcpy(piece.data, data + used, static_cast<std::size_t>(piece.bytes));

@@ -68,10 +68,10 @@ struct Stream : RowPlace<Stream> {
   std::vector<ReceiveRequest*> receives;  // posted and not done, oldest first
   std::int64_t bytes_sent = 0;            // payload only; counted by links that serve several communicators
   void* link_state = nullptr;             // the link's own bookkeeping
-  // Who has very many streams hears from the link which of them have changed: a request is done, or the peer's
+  // Where there are very many streams, the link lists those here that have changed: a request is done, or the peer's
   // signature has come.
   Row<Stream>* changed = nullptr;
-  void* owner = nullptr;  // whose it is
+  void* owner = nullptr;  // the work or message that the stream belongs to
 
   void note_change() {
     if (changed != nullptr && !changed->has(*this)) {
@@ -113,7 +113,7 @@ struct Swap {
   std::int64_t bytes = 0;
 };
 
-// What a link tells the engine besides data.
+// What a link reports to the engine besides data.
 struct LinkEvent {
   enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kAborted };
   Kind kind = Kind::kNone;
@@ -131,9 +131,9 @@ class Link {
   virtual void close(Stream& stream) = 0;
   // The short way of a swap, which needs no stream. begin_swap() begins to send the message, or returns false and has
   // done nothing: then only streams will do. finish_swap() looks for the peer's up to `looks` + 1 times and returns
-  // where it lies, until the link is used again; the own one has left then. Or it returns nullptr, and open_begun()
-  // must follow, which registers the stream that the message belongs to: its only request is that for the message, of
-  // which the link knows what has left.
+  // where it lies, until the link is used again; by then the own message has left. Or it returns nullptr, and
+  // open_begun() must follow, which registers the stream that the message belongs to. The only request of that stream
+  // sends the message; the link knows how much of it has left.
   virtual bool begin_swap(const Swap& /*swap*/) { return false; }
   virtual std::byte* finish_swap(const Swap& /*swap*/, int /*looks*/) { return nullptr; }
   virtual void open_begun(Stream& stream, const Swap& /*swap*/) { open(stream); }
@@ -142,8 +142,8 @@ class Link {
   virtual void forget(std::uint32_t /*communicator*/) {}
   // Moves what can be moved without blocking; true when anything moved.
   virtual bool progress() = 0;
-  // Tells the peer that a communicator has failed, or that this rank has left it (best effort, no blocking); `report`
-  // reaches it as LinkEvent::kAborted, after the data of all requests that are done.
+  // Reports to the peer that a communicator has failed, or that this rank has left it (best effort, no blocking);
+  // `report` reaches it as LinkEvent::kAborted, after the data of all requests that are done.
   virtual void abort(const std::string& report) = 0;
   // Says good-bye: everything this rank owes the peer has been sent.
   virtual void shut_down() = 0;

@@ -181,7 +181,7 @@ void Shadow::begin_write(const Actor& actor, std::int64_t offset, std::int64_t b
 }
 
 void Shadow::end_write(const Actor& actor, std::int64_t offset, const Data& data) {
-  replace(actor, offset, data, -1);  // nobody touched it meanwhile: every access checks `pending`
+  replace(actor, offset, data, -1);  // no rank touched it meanwhile: every access checks `pending`
 }
 
 }  // namespace collectives::verification

@@ -11,8 +11,8 @@
 
 namespace collectives::verification {
 
-// clock[q]: the last moment of rank q that is known to lie in the past. The own component is the present, which nobody
-// else knows yet: it grows with every release.
+// clock[q]: the last moment of rank q that is known to lie in the past. The own component is the present, which no
+// other rank knows yet: it grows with every release.
 using Clock = std::vector<std::uint32_t>;
 void merge(Clock& into, const Clock& from);
 
@@ -32,7 +32,7 @@ struct Epoch {
 };
 
 // An access that goes on in the background: the read of a send or of a receive_reduce, or the write of a receive.
-// It is over for its own rank from `own_end`, and for whoever knows `receiver_end` of `receiver`.
+// It is over for its own rank from `own_end` on, and for another rank from when it knows `receiver_end` of `receiver`.
 inline constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 struct Background {
   Epoch start;

@@ -166,7 +166,7 @@ class Checker {
     }
     if (operand.trades()) {
       require(operand.region == Region::kBox && operand.partner != operand.member && topology_.size == 2,
-              "trades what is no box of two ranks");
+              "swaps what is no bounce buffer of two ranks");
       check_member(operand.partner);
     }
     std::int64_t bytes = 0;

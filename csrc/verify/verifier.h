@@ -12,7 +12,7 @@
 // leads the first message); and a rank that sees a difference signals and sends nothing more. So along the chain all
 // have the signature of a rank that completes.
 //
-// A transport may buffer: that a send is over tells its rank nothing about the receiver. A receive may write at any
+// A transport may buffer: the end of a send says nothing about the receiver. A receive may write at any
 // time from the posts of both sides until the await. A copy onto itself, as in place, touches nothing. The guard
 // between collectives is the engine's: a slot is used first when every mapped rank has completed the collectives that
 // had it before, a header line likewise.

@@ -83,7 +83,8 @@ class MappedLink final : public Link {
         stream_->peer_signature = cell.signature;
         moved = true;
       }
-      // With another signature the cells mean something else; the engine will find that out.
+      // With another signature the cells mean something else; the engine compares signatures and fails the
+      // communicator.
       if (stream_->receives.empty() || !(stream_->peer_signature == stream_->signature)) {
         return moved;
       }

@@ -9,8 +9,8 @@
 
 namespace collectives {
 
-// The link of one communicator to one peer of its domain. Collectives use it one after the other (the engine sees to
-// that), so cells arrive in the order of the schedules and need no matching.
+// The link of one communicator to one peer of its domain. The engine lets collectives use it one after the other, so
+// cells arrive in the order of the schedules and need no matching.
 std::unique_ptr<Link> make_mapped_link(const Domain& domain, int peer, std::string_view transport);
 
 }  // namespace collectives

@@ -24,10 +24,10 @@ struct KeyHash {
 struct MailStream : RowPlace<MailStream> {
   Stream* stream = nullptr;  // nullptr until this rank opens it
   Signature signature;       // the peer's
-  bool heard = false;        // a cell of the peer has come
+  bool peer_begun = false;   // a cell of data of the peer has come
   bool begun = false;        // a cell of data has gone
   bool welcome = false;      // the peer waits for it, or for the rest
-  bool welcomed = false;     // this rank has said so
+  bool welcomed = false;     // this rank has told the peer that it waits
   std::int64_t sent = 0;
   std::int64_t received = 0;
   std::vector<std::byte> stash;  // arrived and not delivered: from stash_head on
@@ -47,7 +47,7 @@ class MappedMail final : public Link {
     latest_[window_of(stream.key)] = stream.key.sequence;
     s.stream = &stream;
     stream.link_state = &s;
-    if (s.heard) {
+    if (s.peer_begun) {
       --unexpected_;
       note_taken();
       stream.meet(s.signature);
@@ -55,8 +55,8 @@ class MappedMail final : public Link {
     }
     if (!stream.sends.empty() || wants_more(s)) {
       ready_.put(s);
-    } else if (!s.heard && !stream.receives.empty()) {
-      unheard_.put(s);
+    } else if (!s.peer_begun && !stream.receives.empty()) {
+      awaited_.put(s);
     }
   }
 
@@ -100,7 +100,7 @@ class MappedMail final : public Link {
     domain_.wake(peer_);
   }
 
-  // The stream that is to say something next; nullptr: none may.
+  // The stream that sends next; nullptr: none may.
   MailStream* next() const {
     if (!ready_.empty()) {
       return ready_.front();
@@ -108,19 +108,20 @@ class MappedMail final : public Link {
     if (!held_.empty() && may_begin()) {
       return held_.front();
     }
-    return peer_is_held_back() ? unheard_.front() : nullptr;
+    return peer_is_held_back() ? awaited_.front() : nullptr;
   }
 
   bool send() {
     bool moved = false;
-    for (MailStream* s = next(); s != nullptr && say(*s, &moved);) {
+    for (MailStream* s = next(); s != nullptr && speak(*s, &moved);) {
       s = next();
     }
     return moved;
   }
 
-  // Says what the stream has to say until something comes for it, or until it may begin. False when the fifo is full.
-  bool say(MailStream& s, bool* moved) {
+  // Sends what the stream can send now: the rest follows when something comes for it, or when it may begin. False when
+  // the fifo is full.
+  bool speak(MailStream& s, bool* moved) {
     if (!s.stream->receives.empty() && !s.welcomed) {
       if (full()) {
         return false;
@@ -201,17 +202,17 @@ class MappedMail final : public Link {
       if (cell.word.load(std::memory_order_acquire) != read_ + 1) {
         return moved;
       }
-      take_cell(cell, domain_.cell_data(peer_, me_, read_, Channel::kMail));
+      handle_cell(cell, domain_.cell_data(peer_, me_, read_, Channel::kMail));
       domain_.ack(peer_, me_, Channel::kMail).value.store(++read_, std::memory_order_release);  // after all reads
       domain_.wake(peer_);
       moved = true;
     }
   }
 
-  void take_cell(const FifoCell& cell, std::byte* data) {
+  void handle_cell(const FifoCell& cell, std::byte* data) {
     const StreamKey key{cell.communicator, cell.sequence};
     if (cell.kind == MailKind::kWelcome) {
-      // Perhaps before this rank sends, or when all has gone that was to go.
+      // It may come before this rank sends anything, or after all has been sent.
       if (streams_.contains(key) || !was_opened(key)) {
         MailStream& s = streams_[key];
         s.welcome = true;
@@ -222,13 +223,13 @@ class MappedMail final : public Link {
       return;
     }
     MailStream& s = streams_[key];
-    if (!s.heard) {
-      s.heard = true;
+    if (!s.peer_begun) {
+      s.peer_begun = true;
       s.signature = cell.signature;
       if (s.stream != nullptr) {
         note_taken();
         s.stream->meet(s.signature);
-        if (unheard_.has(s)) {
+        if (awaited_.has(s)) {
           Row<MailStream>::leave(s);
         }
       } else {
@@ -289,11 +290,11 @@ class MappedMail final : public Link {
   int peer_;
   std::string transport_;
   std::unordered_map<StreamKey, MailStream, KeyHash> streams_;
-  // There may be very many. Those that are open stand where they are found when their time comes, and nowhere while
-  // they have nothing to say before something comes for them.
-  Row<MailStream> ready_;    // have something to say
-  Row<MailStream> held_;     // are to be sent, and may not begin before the peer has taken others
-  Row<MailStream> unheard_;  // are to be received, and have not begun: the peer may be held back
+  // There may be very many, so each open stream stands in the row of what it may do next; in none while it has nothing
+  // to send until something comes for it.
+  Row<MailStream> ready_;    // have something to send
+  Row<MailStream> held_;     // are to be sent, and may not begin before the peer has opened others
+  Row<MailStream> awaited_;  // are to be received, and have not begun: the peer may be held back
   std::unordered_map<StreamKey, std::uint64_t, KeyHash> latest_;  // the last opened of each window_of()
   std::uint64_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
   std::uint64_t taken_ = 0;       // those that it has begun and this rank has opened

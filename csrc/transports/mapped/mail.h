@@ -1,10 +1,10 @@
 // Point-to-point messages over the mail fifos of a mapped domain.
 //
 // Unlike the fifos of collectives, which hold cells of one collective at a time, these carry any number of streams. A
-// receiver empties its fifo whenever it is driven: what nobody has asked for yet goes to a stash. So that stashes stay
-// small, a sender gives the first cell of a stream only, and the rest when the receiver has said that it waits for it.
-// How many streams it may have begun that the receiver has not opened is limited too, by the sender itself, so that a
-// full stash never holds up what both sides want: beyond the limit a stream begins when the receiver has asked for it.
+// receiver empties its fifo in every call of progress(): what no stream has asked for yet goes to a stash. To keep
+// stashes small, a sender sends only the first cell of a stream, and the rest when the receiver has announced that it
+// waits for it. The sender also limits how many streams it begins that the receiver has not opened, so that a full
+// stash never holds up what both sides want: beyond the limit a stream begins when the receiver has asked for it.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What a TCP link keeps of one stream, and its memory of the streams that were opened before.
+// What a TCP link knows about one stream, and which streams of a communicator were opened before.
 #pragma once
 
 #include <array>
@@ -14,7 +14,10 @@ namespace collectives {
 // No element is larger.
 inline constexpr std::size_t kMaxElementBytes = 64;
 
-// The rows of a link in which a stream stands as one that sends, and as one that receives.
+// A message that is received in pieces from this size on is worth a system call of its own.
+inline constexpr std::int64_t kLongBytes = 16 << 10;
+
+// A message stands in at most one row of tcp::OpenMessages for what it sends, and in one for what it receives.
 struct TcpSends;
 struct TcpReceives;
 
@@ -26,33 +29,32 @@ struct TcpStream : RowPlace<TcpStream, TcpSends>, RowPlace<TcpStream, TcpReceive
 
   // Sending.
   bool started = false;   // a frame of ours is out, so the peer knows that we opened the stream
-  bool announce = false;  // say so although nothing else needs saying
+  bool announce = false;  // the peer should learn that the stream is open here, although no data or credit is due
   std::int64_t sent = 0;
-  std::int64_t acked = 0;  // of these the peer has consumed so many
+  std::int64_t acked = 0;  // how many of these bytes the peer has consumed
 
   // Receiving.
-  bool heard = false;     // a frame of the peer is in, so the peer has opened the stream
-  bool mismatch = false;  // the signatures differ: nothing is delivered, the caller's memory stays as it is
+  bool peer_started = false;  // a frame of the peer is in, so the peer has opened the stream
+  bool mismatch = false;      // the signatures differ: nothing is delivered, the caller's memory stays as it is
   Signature peer_signature;
   std::int64_t received = 0;     // bytes that the frames so far have declared
   std::int64_t consumed = 0;     // bytes delivered into requests
-  std::int64_t announced = 0;    // value of consumed that the peer was told last
+  std::int64_t announced = 0;    // value of `consumed` in the last frame to the peer
   std::uint64_t tokens = 0;      // arrived and not yet matched
   std::vector<std::byte> stash;  // arrived and not yet delivered: from stash_head on
   std::size_t stash_head = 0;
-  bool awaits_long = false;  // a long message, which the link counts
+  bool awaits_long = false;  // a long message, and counted as one by tcp::OpenMessages
   // The part of an element that has arrived, when the front request reduces.
   std::size_t partial_bytes = 0;
   alignas(64) std::array<std::byte, kMaxElementBytes> partial;
 
+  // One of the two ranks has sent a frame of it, so it no longer counts as a stream that has yet to start.
+  bool begun() const { return started || peer_started; }
+  bool front_receive_is_long() const {
+    return !stream->receives.empty() && stream->receives.front()->remaining >= kLongBytes;
+  }
   std::size_t stashed() const { return stash.size() - stash_head; }
 };
-
-// Combines the next `bytes`, whole elements, with those of the request; `received` is aligned to the element.
-void apply_reduction(ReceiveRequest& r, const std::byte* received, std::int64_t bytes);
-
-// SpanCursor::piece() gives nothing inside an empty span, and a fresh cursor may stand on one.
-void skip_empty_spans(ReceiveRequest& r);
 
 struct StreamKeyHash {
   std::size_t operator()(const StreamKey& key) const {
@@ -60,9 +62,8 @@ struct StreamKeyHash {
   }
 };
 
-// Remembers which of the last sequence numbers of a communicator were opened, so that a late frame of a closed stream
-// is told apart from an early frame of one still to come, whatever the order of opening. Older than the window means
-// closed.
+// Remembers which of the last sequence numbers of a communicator were opened, in whatever order. So a late frame of a
+// closed stream is told apart from an early frame of a stream still to come. Numbers below the window count as closed.
 class OpenedWindow {
  public:
   void mark(std::uint64_t sequence) {

@@ -9,8 +9,8 @@
 //          16  sequence           u64
 //          24  credit             u64  bytes of this stream that the sender of the frame has consumed so far
 //          32  signature          16 bytes
-//          48  streams taken      u32  streams begun by the receiver of the frame that the sender has opened (modulo
-//          2^32) 52  reserved           u32  zero
+//          48  streams taken      u32  streams begun by the receiver of the frame and opened by its sender, mod 2^32
+//          52  reserved           u32  zero
 //
 // Communicator, sequence, credit and signature are zero in frames that belong to no stream (abort, bye, streams).
 #pragma once
@@ -29,8 +29,8 @@ inline constexpr std::uint32_t kMagic = 0x31434c43;  // "CLC1"
 inline constexpr std::size_t kHeaderBytes = 56;
 
 // What a sender may have in flight of one stream: before, and after, it knows that the peer has opened the stream.
-// Much at once is fast: an exchange of 512 KiB takes twice as long in pieces of 64 KiB. Ranks that give each other
-// Limits::exchange_bytes() at a time have two to four times that under way. But streams that the peer has not opened
+// Much at once is fast: an exchange of 512 KiB takes twice as long in pieces of 64 KiB. Ranks that exchange
+// Limits::exchange_bytes() at a time have two to four times that in flight. But streams that the peer has not opened
 // fill its memory, so of those only some may begin with much, see kAheadBytes.
 inline constexpr std::int64_t kWindowBytes = 4 << 20;
 inline constexpr std::int64_t kEagerBytes = 1 << 20;
@@ -45,12 +45,12 @@ inline std::int64_t eager_bytes(std::uint32_t communicator) {
 
 // Streams that a rank may have begun and that the peer has not opened yet: for messages that it sends, for those that
 // it waits for, and for collectives, which is also what a receiver puts up with. They count together; the steps keep
-// messages that nobody wants from holding up the others.
+// messages that no rank wants yet from holding up the others.
 inline constexpr std::uint32_t kStreamsAhead = 2048;
 inline constexpr std::uint32_t kReceivesAhead = 3072;
 inline constexpr std::uint32_t kMaxUnknownStreams = 4096;
 // Once so much is in flight that the peer is not known to have opened, streams begin with kEagerMessageBytes. What a
-// receiver keeps for streams that nobody has opened follows from that.
+// receiver keeps for streams that it has not opened follows from that.
 inline constexpr std::int64_t kAheadBytes = 64 << 20;
 inline constexpr std::int64_t kMaxUnknownBytes =
     kAheadBytes + kEagerBytes + std::int64_t{kMaxUnknownStreams} * kEagerMessageBytes;
@@ -59,7 +59,7 @@ inline constexpr std::size_t kMaxReportBytes = 64 << 10;
 enum class FrameType : std::uint8_t {
   kData = 1,
   kToken = 2,    // a message of no bytes
-  kCredit = 3,   // only says what the header says
+  kCredit = 3,   // its header is all that it carries
   kAbort = 4,    // payload: the report
   kBye = 5,      // the last frame
   kStreams = 6,  // carries "streams taken" when no other frame does

@@ -1,64 +1,54 @@
-// Sends and receives, which go on in the background.
+#include "verify/messages.h"
+
 #include <algorithm>
+#include <string>
 #include <utility>
 
-#include "verify/machine.h"
+#include "verify/combine.h"
 
 namespace collectives::verification {
 
-Machine::Stream& Machine::stream(int call, int from, int to) {
-  return streams_[static_cast<std::size_t>(call)][static_cast<std::size_t>(from * n_ + to)];
+Messages::Messages(World& world, Regions& regions)
+    : world_(world),
+      regions_(regions),
+      streams_(static_cast<std::size_t>(world.options.repeats),
+               std::vector<Stream>(static_cast<std::size_t>(world.n * world.n))) {}
+
+bool Messages::receives_met(int r) const {
+  const Rank& rank = world_.rank(r);
+  return std::all_of(rank.receives.begin(), rank.receives.end(), [&](const auto& receive) {
+    return receive.second < stream(rank.call, receive.first, r).sends.size();
+  });
 }
 
-const Machine::Stream& Machine::stream(int call, int from, int to) const {
-  return streams_[static_cast<std::size_t>(call)][static_cast<std::size_t>(from * n_ + to)];
-}
-
-bool Machine::ready(int r, const Step& step) const {
-  const Rank& rank = ranks_[static_cast<std::size_t>(r)];
-  if (step.kind == StepKind::kAwait) {
-    return std::all_of(rank.receives.begin(), rank.receives.end(), [&](const auto& receive) {
-      return receive.second < stream(rank.call, receive.first, r).sends.size();
-    });
-  }
-  return step.kind != StepKind::kFlush || sends_met(r);
-}
-
-bool Machine::sends_met(int r) const {
-  const Rank& rank = ranks_[static_cast<std::size_t>(r)];
+bool Messages::sends_met(int r) const {
+  const Rank& rank = world_.rank(r);
   return std::all_of(rank.sends.begin(), rank.sends.end(),
                      [&](const auto& send) { return send.second < stream(rank.call, r, send.first).receives.size(); });
 }
 
-int Machine::begin_background(int r, int receiver) {
-  const Actor now = actor(r);
-  backgrounds_.push_back(
-      {{r, now.call, now.step, (*now.clock)[static_cast<std::size_t>(r)]}, kNever, receiver, kNever});
-  return static_cast<int>(backgrounds_.size()) - 1;
-}
-
-void Machine::send(int r, const Step& step) {
-  Rank& rank = ranks_[static_cast<std::size_t>(r)];
+void Messages::send(int r, const Step& step) {
+  Rank& rank = world_.rank(r);
   Stream& messages = stream(rank.call, r, step.peer);
   const std::size_t index = messages.sends.size();
   Message message{step.length, {}, rank.clock, -1};
   if (step.length > 0) {
-    message.background = begin_background(r, step.peer);
-    const Operand& source = schedules_[static_cast<std::size_t>(r)].sources(step)[0];
-    message.data = load(r, source, step.length, message.background, rank.call == 0);
+    message.background = regions_.begin_background(r, step.peer);
+    const Operand& source = world_.schedule(r).sources(step)[0];
+    message.data = regions_.load(r, source, step.length, message.background);
     if (rank.call == 0) {
-      verdict_.link_bytes[static_cast<std::size_t>(r)][step.peer] += step.length;
+      world_.verdict.link_bytes[static_cast<std::size_t>(r)][step.peer] += step.length;
     }
   }
   rank.sends.emplace_back(step.peer, index);
   messages.sends.push_back(std::move(message));
   meet(messages, index);
-  release(r);
+  world_.release(r);
 }
 
-void Machine::receive(int r, const Step& step) {
-  Rank& rank = ranks_[static_cast<std::size_t>(r)];
-  const Schedule& schedule = schedules_[static_cast<std::size_t>(r)];
+void Messages::receive(int r, const Step& step) {
+  Rank& rank = world_.rank(r);
+  const Schedule& schedule = world_.schedule(r);
   Stream& messages = stream(rank.call, step.peer, r);
   const std::size_t index = messages.receives.size();
   Receive& receive = messages.receives.emplace_back();
@@ -67,29 +57,30 @@ void Machine::receive(int r, const Step& step) {
   receive.finish = step.finish;
   receive.own_first = step.own_first;
   receive.clock = rank.clock;
-  receive.poster = actor(r);
+  receive.poster = world_.actor(r);
   receive.poster.clock = &receive.clock;
   if (step.length > 0) {
-    receive.background = begin_background(r, -1);
-    receive.destination = target(r, schedule.destinations(step)[0]);
+    receive.background = regions_.begin_background(r, -1);
+    receive.destination = regions_.target(r, schedule.destinations(step)[0]);
     if (receive.reduces) {
       const Operand& source = schedule.sources(step)[0];
-      const Place from = place(r, source);
+      const Place from = regions_.place(r, source);
       if (from.memory == receive.destination.memory && from.offset != receive.destination.offset &&
           overlap(from.offset, receive.destination.offset, step.length)) {
         throw Violation{"reduces between ranges that overlap"};
       }
-      receive.source = load(r, source, step.length, receive.background, rank.call == 0);
+      receive.source = regions_.load(r, source, step.length, receive.background);
     }
   }
   rank.receives.emplace_back(step.peer, index);
   meet(messages, index);
-  release(r);  // what this rank does from here on is no longer before the write
+  world_.release(r);  // what this rank does from here on is no longer before the write
 }
 
 // The bytes of a message exist from the post of its send: from then on, and from the post of the receive, until the
-// await the destination may be written at any time. So the write is ordered after both posts and whatever they know.
-void Machine::meet(const Stream& messages, std::size_t index) {
+// await the destination may be written at any time. So the write is ordered after both posts, and after all that
+// precedes them.
+void Messages::meet(const Stream& messages, std::size_t index) {
   if (index >= messages.sends.size() || index >= messages.receives.size()) {
     return;
   }
@@ -114,8 +105,8 @@ void Machine::meet(const Stream& messages, std::size_t index) {
   }
 }
 
-void Machine::await(int r) {
-  Rank& rank = ranks_[static_cast<std::size_t>(r)];
+void Messages::await(int r) {
+  Rank& rank = world_.rank(r);
   for (const auto& [peer, index] : rank.receives) {
     merge(rank.clock, stream(rank.call, peer, r).sends[index].clock);
   }
@@ -132,29 +123,44 @@ void Machine::await(int r) {
       ++piece.hops;
     }
     if (receive.reduces) {
-      data = receive.own_first ? combine({receive.source, data}, receive.finish)
-                               : combine({data, receive.source}, receive.finish);
+      data = receive.own_first ? combine(world_.values, {receive.source, data}, receive.finish)
+                               : combine(world_.values, {data, receive.source}, receive.finish);
     }
     Actor writer = receive.poster;
     writer.clock = &rank.clock;
     receive.destination.memory->end_write(writer, receive.destination.offset, data);
-    backgrounds_[static_cast<std::size_t>(receive.background)].own_end = now;
-    backgrounds_[static_cast<std::size_t>(message.background)].receiver_end = now;
+    world_.backgrounds[static_cast<std::size_t>(receive.background)].own_end = now;
+    world_.backgrounds[static_cast<std::size_t>(message.background)].receiver_end = now;
   }
   rank.receives.clear();
 }
 
-// The end of a send tells its rank only that the memory is free again: a transport that buffers lets it end long before
-// the receiver has got that far.
-void Machine::flush(int r) {
-  Rank& rank = ranks_[static_cast<std::size_t>(r)];
+// From the end of a send its rank learns only that the memory is free again: with a transport that buffers, it comes
+// long before the receive has begun.
+void Messages::flush(int r) {
+  Rank& rank = world_.rank(r);
   for (const auto& [peer, index] : rank.sends) {
     const int background = stream(rank.call, r, peer).sends[index].background;
     if (background >= 0) {
-      backgrounds_[static_cast<std::size_t>(background)].own_end = rank.clock[static_cast<std::size_t>(r)];
+      world_.backgrounds[static_cast<std::size_t>(background)].own_end = rank.clock[static_cast<std::size_t>(r)];
     }
   }
   rank.sends.clear();
+}
+
+void Messages::check_drained() const {
+  for (int call = 0; call < world_.options.repeats; ++call) {
+    for (int from = 0; from < world_.n; ++from) {
+      for (int to = 0; to < world_.n; ++to) {
+        const Stream& messages = stream(call, from, to);
+        if (messages.sends.size() != messages.receives.size()) {
+          throw Violation{"rank " + std::to_string(from) + " sends " + std::to_string(messages.sends.size()) +
+                          " messages to rank " + std::to_string(to) + ", which receives " +
+                          std::to_string(messages.receives.size())};
+        }
+      }
+    }
+  }
 }
 
 }  // namespace collectives::verification
