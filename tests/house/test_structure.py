@@ -61,7 +61,6 @@ PREFIXES = (
     "scatter_",
 )  # of the files in algorithms/
 MOST_SOURCES = 2  # of a class, besides its header
-NOT_YET = {"Communicator", "Executor"}  # classes that are still to be taken apart
 LONGEST = 400  # lines of a Python module; about 300 is the aim
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -206,17 +205,8 @@ def scattered(found: dict[str, Declared]) -> dict[str, list[str]]:
 
 
 def test_a_class_lives_in_one_header_and_two_sources():
-    found = {name: files for name, files in scattered(classes_of_the_tree()).items() if last(name) not in NOT_YET}
+    found = scattered(classes_of_the_tree())
     assert not found, f"make these several classes: {found}"
-
-
-def test_what_may_be_scattered_is():
-    done = NOT_YET - {last(name) for name in scattered(classes_of_the_tree())}
-    assert not done, f"take {done} out of NOT_YET"
-
-
-def last(name: str) -> str:
-    return name.rpartition("::")[2]
 
 
 CLASSES = {
@@ -286,7 +276,7 @@ def test_every_member_function_is_seen():
         if path.suffix == ".cc" and "cuda" not in path.parts:
             for owner in re.findall(r"^[\w][^;=#/\n]*?\b([A-Z]\w+)::~?\w+\([^;\n]*\{$", path.read_text(), re.MULTILINE):
                 count += 1
-                homes = [where for found, where in seen.items() if last(found) == owner]
+                homes = [where for found, where in seen.items() if found.rpartition("::")[2] == owner]
                 assert any(name(path) in where.defined for where in homes), f"{owner} in {name(path)}"
     assert count > 300
 
