@@ -236,7 +236,7 @@ void Machine::copy(int r, const Step& step) {
   if (destinations.empty()) {
     return;
   }
-  const Data data = regions_.load(r, source, step.length, -1);
+  const Data data = regions_.read_operand(r, source, step.length, -1);
   for (const Place& to : destinations) {
     to.memory->write(world_.actor(r), to.offset, data);
   }
@@ -251,7 +251,7 @@ void Machine::reduce(int r, const Step& step) {
   std::vector<Data> sources;
   for (const Operand& operand : schedule.sources(step)) {
     places.push_back(regions_.place(r, operand));
-    sources.push_back(regions_.load(r, operand, step.length, -1));
+    sources.push_back(regions_.read_operand(r, operand, step.length, -1));
   }
   const Data data = combine(world_.values, sources, step.finish);
   for (const Operand& operand : schedule.destinations(step)) {

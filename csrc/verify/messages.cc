@@ -35,7 +35,7 @@ void Messages::send(int r, const Step& step) {
   if (step.length > 0) {
     message.background = regions_.begin_background(r, step.peer);
     const Operand& source = world_.schedule(r).sources(step)[0];
-    message.data = regions_.load(r, source, step.length, message.background);
+    message.data = regions_.read_operand(r, source, step.length, message.background);
     if (rank.call == 0) {
       world_.verdict.link_bytes[static_cast<std::size_t>(r)][step.peer] += step.length;
     }
@@ -69,7 +69,7 @@ void Messages::receive(int r, const Step& step) {
           overlap(from.offset, receive.destination.offset, step.length)) {
         throw Violation{"reduces between ranges that overlap"};
       }
-      receive.source = regions_.load(r, source, step.length, receive.background);
+      receive.source = regions_.read_operand(r, source, step.length, receive.background);
     }
   }
   rank.receives.emplace_back(step.peer, index);

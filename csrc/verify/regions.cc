@@ -67,7 +67,7 @@ Place Regions::target(int r, const Operand& operand) {
   return to;
 }
 
-Data Regions::load(int r, const Operand& operand, std::int64_t bytes, int background) {
+Data Regions::read_operand(int r, const Operand& operand, std::int64_t bytes, int background) {
   const Place from = place(r, operand);
   const bool count = world_.rank(r).call == 0;
   std::vector<std::int64_t> moved(count ? static_cast<std::size_t>(world_.n) : 0, 0);

@@ -26,7 +26,7 @@ class Regions {
   Place target(int r, const Operand& operand);
   // Reads an operand. `background` as in Shadow::read(). In the first call, whose traffic is counted, also adds up what
   // crosses links.
-  Data load(int r, const Operand& operand, std::int64_t bytes, int background);
+  Data read_operand(int r, const Operand& operand, std::int64_t bytes, int background);
   // A new access of the rank that goes on in the background; `receiver`: see Background, -1 where there is none.
   int begin_background(int r, int receiver);
 
