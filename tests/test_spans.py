@@ -20,8 +20,8 @@ def brute(left: list[spans.Span], right: list[spans.Span]) -> set[tuple[int, int
 def test_pairs_are_those_of_each_with_each(seed: int) -> None:
     rng = random.Random(seed)
     left, right = ([(at, at + rng.randrange(5)) for at in rng.choices(range(40), k=30)] for _ in range(2))
-    assert sorted(spans.meeting(left, right)) == sorted(brute(left, right))
-    assert sorted(spans.meeting_each_other(left)) == sorted((i, j) for i, j in brute(left, left) if i < j)
+    assert sorted(spans.overlaps(left, right)) == sorted(brute(left, right))
+    assert sorted(spans.overlaps_among(left)) == sorted((i, j) for i, j in brute(left, left) if i < j)
 
 
 def test_spans_of_views() -> None:
@@ -37,8 +37,8 @@ def test_spans_of_views() -> None:
 def test_columns_that_interleave_share_nothing() -> None:
     base = np.zeros((10, 4))
     columns = [base[:, k] for k in range(4)]
-    assert spans.sharing(columns) is None
-    assert spans.sharing([*columns, base[3]]) is not None
+    assert spans.first_overlap(columns) is None
+    assert spans.first_overlap([*columns, base[3]]) is not None
     assert [a is b for a, b in zip(columns, layout.apart(columns, [base[:, 1], np.zeros(3)]), strict=True)] == [
         *(True, False, True, True)
     ]

@@ -1,7 +1,7 @@
-"""``shrink``: a communicator of the ranks that are left.
+"""``shrink``: a communicator of the surviving ranks.
 
-The core finds out who is left and makes the communicator. A barrier in it confirms that all of its members have come
-that far. When one has died meanwhile, its other members agree again, in the same way: they shrink what was just made.
+The core agrees on the survivors and makes the communicator. A barrier on it then confirms that all members have it.
+When a member has died meanwhile, the barrier fails and the others shrink the new communicator in the same way.
 """
 
 from __future__ import annotations
