@@ -176,7 +176,7 @@ def sanitizers(limit: float) -> str:
 
 _PEERS = """
 import time, torch, collectives
-from collectives import _peers
+from collectives._devices import peers as _peers
 comm = collectives.init(timeout=60)
 for round in range(20):
     whole = torch.zeros(3000 + 500 * round, device="cuda:0")

@@ -11,7 +11,7 @@ import weakref
 from typing import Any, overload
 
 from . import _core
-from ._startup import address_space, bootstrap, leaving, recorder, torchrun
+from ._startup import address_space, at_exit, bootstrap, recorder, torchrun
 from ._startup.environment import (
     Environment,
     read_compare_shapes,
@@ -126,7 +126,7 @@ def init(
         "replicas": replicas,
         "compare_shapes": compare_shapes,
     }
-    leaving.begin()
+    at_exit.mark_as_rank()
     recorder.prepare()
     with _lock, contextlib.ExitStack() as stack:
         _refuse_second_world(all(said is None for said in (rank, size, rendezvous)))
@@ -144,7 +144,7 @@ def init(
         communicators = [Communicator(handle, transport=environment.transport) for handle in handles]
         _world[:] = map(weakref.ref, communicators)
         for communicator in communicators:
-            leaving.register(communicator)
+            at_exit.register(communicator)
     return communicators[0] if replicas is None else communicators
 
 
@@ -158,12 +158,12 @@ def join(environment: Environment, timeout: float | None) -> Communicator:
     Raises:
         CollectivesError: as ``init``.
     """
-    leaving.begin()
+    at_exit.mark_as_rank()
     recorder.prepare()
     options = _options(timeout, environment.compare_shapes)
     handles = _local_handles(1, options) if environment.size == 1 else _connect(environment, options)
     communicator = Communicator(handles[0], transport=environment.transport)
-    leaving.register(communicator)
+    at_exit.register(communicator)
     return communicator
 
 
@@ -254,5 +254,5 @@ def local_group(n: int, *, timeout: float | None = None, compare_shapes: bool | 
     recorder.prepare()
     group = [Communicator(handle) for handle in _local_handles(n, _options(timeout, compare_shapes))]
     for communicator in group:
-        leaving.register(communicator)
+        at_exit.register(communicator)
     return group

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._startup import leaving
+from .._startup import at_exit
 from ..errors import MismatchError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _make(
         )
     handle = reservation.make([(bool(heap[r]), int(offset[r])) for r in members])
     made = type(parent)(handle, transport=parent._nccl.transport)
-    leaving.register(made)
+    at_exit.register(made)
     return made
 
 

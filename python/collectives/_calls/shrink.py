@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import _core
-from .._startup import leaving
+from .._startup import at_exit
 from ..errors import DeadlineError, PeerError
 from .arguments import is_number
 
@@ -27,7 +27,7 @@ def shrink(parent: Communicator, timeout: float | None) -> Communicator:
     made = parent
     while True:
         made = type(parent)(_core._shrink(made, min(patience, _FOREVER)), transport=parent._nccl.transport)
-        leaving.register(made)
+        at_exit.register(made)
         try:
             made.barrier(timeout=patience, name="shrink")
             return made

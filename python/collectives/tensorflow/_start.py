@@ -20,7 +20,7 @@ from .._startup import wire
 from .._startup.acceptor import Acceptor
 from .._startup.loop import Loop
 from .._startup.sockets import listen_anywhere
-from .._startup.wire import Deadline, Message, Task, WireError, shown
+from .._startup.wire import Deadline, Message, Task, WireError, printable
 from ._tf_config import TFConfig
 
 __all__ = ["LateError", "StartError", "meet", "name_of", "no_answer"]
@@ -134,7 +134,7 @@ class _Hub:
         if before := self._there.pop(rank, None):  # it has started again
             self._loop.cancel(before)
             before.close()
-        self._problem = self._problem or shown(hello["problem"])
+        self._problem = self._problem or printable(hello["problem"])
         self._there[rank] = sock
         self._loop.start(sock, wire.receive_bytes(sock, 1), lambda *_: self._lose(rank, sock))
         self._tell({"waiting": self._missing()})
@@ -171,7 +171,9 @@ def _greeted(sock: socket.socket, config: TFConfig) -> Task[Message]:
     hello = yield from wire.receive(sock, wire.STRANGER_LIMIT)
     expected = _hello(config, 0, "")
     if any(hello.get(key) != expected[key] for key in ("start", "jobs")):
-        text = f"{name_of(config, 0)} is of a job with {expected['jobs']}, not with {shown(repr(hello.get('jobs')))}"
+        text = (
+            f"{name_of(config, 0)} is of a job with {expected['jobs']}, not with {printable(repr(hello.get('jobs')))}"
+        )
         yield from wire.send(sock, {"failed": text})
         raise WireError(text)
     rank, problem = hello.get("rank"), hello.get("problem")
@@ -197,7 +199,7 @@ def _visit(config: TFConfig, listeners: list[socket.socket], problem: str, deadl
                 while True:
                     answer = wire.run(wire.receive(sock, wire.STRANGER_LIMIT), sock, deadline)
                     if "failed" in answer:
-                        raise (LateError if answer.get("late") else StartError)(shown(str(answer["failed"])))
+                        raise (LateError if answer.get("late") else StartError)(printable(str(answer["failed"])))
                     if "go" in answer:
                         for listener in listeners:
                             listener.close()
@@ -208,7 +210,7 @@ def _visit(config: TFConfig, listeners: list[socket.socket], problem: str, deadl
                 break
             found = "it cannot be reached: no answer to a connection"
         except WireError as error:
-            found = f"whoever listens there is not that worker: {shown(str(error))}"
+            found = f"whoever listens there is not that worker: {printable(str(error))}"
         except OSError as error:
             found = error.strerror or str(error)
         time.sleep(min(_PAUSE, deadline.remaining()))
