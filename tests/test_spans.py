@@ -39,7 +39,7 @@ def test_columns_that_interleave_share_nothing() -> None:
     columns = [base[:, k] for k in range(4)]
     assert spans.first_overlap(columns) is None
     assert spans.first_overlap([*columns, base[3]]) is not None
-    assert [a is b for a, b in zip(columns, layout.apart(columns, [base[:, 1], np.zeros(3)]), strict=True)] == [
+    assert [a is b for a, b in zip(columns, layout.separate_inputs(columns, [base[:, 1], np.zeros(3)]), strict=True)] == [
         *(True, False, True, True)
     ]
     with pytest.raises(ValueError, match=r"out\[0\] and out\[1\] share memory"):
@@ -59,7 +59,7 @@ def looks(n: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
     monkeypatch.setattr(np, "shares_memory", share)
     layout.check_writable(outs)
-    assert sum(a is not b for a, b in zip(arrays, layout.apart(arrays, outs), strict=True)) == n // 2
+    assert sum(a is not b for a, b in zip(arrays, layout.separate_inputs(arrays, outs), strict=True)) == n // 2
     return len(compared)
 
 
