@@ -1,8 +1,5 @@
-"""The communicator: what a rank calls.
-
-The compiled base class has ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier``. It runs calls on one contiguous
-NumPy array itself and passes all others to ``_devices.dispatch``.
-"""
+"""The communicator. Its compiled base class has ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier``; it runs calls
+on one contiguous NumPy array itself and passes all others to ``_devices.dispatch``."""
 
 from __future__ import annotations
 
