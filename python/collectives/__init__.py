@@ -13,8 +13,10 @@ threads of several processes.
 
 from __future__ import annotations
 
-from ._devices.cuda import cuda_available
 from ._startup import interpreter  # noqa: F401 (first: later imports hang in a subinterpreter)
+
+# isort: split
+from ._devices.cuda import cuda_available
 from ._startup.environment import library_version
 from ._startup.recorder import dump_recorder
 from ._world import init, local_group
