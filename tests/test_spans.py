@@ -39,9 +39,8 @@ def test_columns_that_interleave_share_nothing() -> None:
     columns = [base[:, k] for k in range(4)]
     assert spans.first_overlap(columns) is None
     assert spans.first_overlap([*columns, base[3]]) is not None
-    assert [a is b for a, b in zip(columns, layout.separate_inputs(columns, [base[:, 1], np.zeros(3)]), strict=True)] == [
-        *(True, False, True, True)
-    ]
+    separate = layout.separate_inputs(columns, [base[:, 1], np.zeros(3)])
+    assert [a is b for a, b in zip(columns, separate, strict=True)] == [*(True, False, True, True)]
     with pytest.raises(ValueError, match=r"out\[0\] and out\[1\] share memory"):
         layout.check_writable([base[:2], base[1:]])
 

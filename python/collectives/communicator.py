@@ -1,5 +1,5 @@
-"""The communicator. Its compiled base class has ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier``; it runs calls
-on one contiguous NumPy array itself and passes all others to ``_devices.dispatch``."""
+"""The communicator. Its compiled base class has ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier``: it runs a
+call on one contiguous NumPy array itself and passes all others to ``_devices.dispatch``."""
 
 from __future__ import annotations
 

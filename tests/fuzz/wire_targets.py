@@ -17,8 +17,8 @@ from collectives._startup import rendezvous, wire
 from collectives._startup.acceptor import Acceptor
 from collectives._startup.environment import Environment
 from collectives._startup.interfaces import check_pattern
-from collectives._startup.rendezvous_base import ReportedError, read_all
 from collectives._startup.published import read_published
+from collectives._startup.rendezvous_base import ReportedError, read_all
 from collectives._startup.settings import address
 from collectives._startup.wire import Deadline, WireError
 
