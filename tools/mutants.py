@@ -1,4 +1,4 @@
-"""Shows that the short tests are strong: makes 40 lines of the core wrong, one at a time, and checks which test notices.
+"""Shows that the short tests are strong: makes 40 lines of the core wrong, one at a time, and checks which test fails.
 
     python tools/mutants.py                     all of tools/mutant_list.py
     python tools/mutants.py --only flag-of-loop   some of them, also when there is a result already

@@ -266,7 +266,7 @@ class Graph:
         tree = ast.parse(self.text(name))
         whole = self._module_of(name, [tree])
         if name == "tests/conftest.py":
-            # Only tests that use a fixture depend on what it uses; not every test depends on all imports of conftest.py.
+            # Only tests that use a fixture depend on what it uses, so not every test depends on all of conftest.py.
             top = {alias: module for node in tree.body for alias, module in self._aliases(name, node)}
             for node in tree.body:
                 if isinstance(node, ast.FunctionDef) and any("fixture" in ast.dump(d) for d in node.decorator_list):
