@@ -34,9 +34,7 @@ def main() -> int:
             given, gotten = given_and_gotten(collective, count, comm.size)
             x, out = x[:given], np.zeros(gotten, DTYPE)
         x.fill(0)
-        op = (
-            "max" if collective in REDUCING else "sum"
-        )  # "max" does not change the values, so nothing overflows
+        op = "max" if collective in REDUCING else "sum"  # "max" does not change the values, so nothing overflows
         before = probe()
         times = _core._time_collective(comm, [x], block["rounds"], block["batch"], collective, op, "auto", out)
         placements = {before, probe()}

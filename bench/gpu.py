@@ -100,9 +100,7 @@ def by_cupy() -> Way:
     import cupy
     import torch
 
-    warnings.filterwarnings(
-        "ignore", message="ExternalStream", category=DeprecationWarning
-    )  # CuPy 13 has no other
+    warnings.filterwarnings("ignore", message="ExternalStream", category=DeprecationWarning)  # CuPy 13 has no other
     kernels: dict[int, Any] = {}
 
     def call(xs: list[Any], outs: list[Any]) -> list[Any]:

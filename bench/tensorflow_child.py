@@ -1,4 +1,4 @@
-"""The processes of bench/tensorflow_step.py that load TensorFlow: they execute commands of the process that starts them.
+"""The processes of bench/tensorflow_step.py that load TensorFlow. They execute commands of the starting process.
 
 One process holds all contenders for 2 replicas, another those for 8 (one cannot hold both: TensorFlow's collective ops
 take the second group for the first). Of workers there are three pairs of processes: TensorFlow's own strategy, ours
