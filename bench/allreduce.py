@@ -63,7 +63,7 @@ def main() -> int:
                 except ranks.LaunchError as error:
                     if len(plan) == 1:
                         raise
-                    # One peer that fails must not cost the results of all others.
+                    # A peer that fails must not destroy the results of the others.
                     print(f"# not measured: {config.peer}: {error}", flush=True)
             if len(runs) > 1:
                 print(f"\n{table.best_as_text([row for row in rows if row['section'] == section])}\n")
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def _measure(config: Config, environment: Path | None, section: str, tries: int, versions: dict[str, str]) -> list[Row]:
-    """The rows of one run, or of as many as it takes to see the cores near each other and far, up to `tries`."""
+    """The rows of one run, or of up to `tries` runs, until the cores were both near each other and far."""
     rows: list[Row] = []
     for _ in range(tries):
         try:
@@ -114,7 +114,7 @@ def _save(rows: list[Row], versions: dict[str, str], config: Config, arguments: 
         text = f'{{"about": {json.dumps(about, indent=1)},\n"rows": [\n{lines}\n]}}\n'
         arguments.json.write_text(text, encoding="utf-8")
     if arguments.plot:
-        # Ours was measured against each peer; one line says enough.
+        # Ours was measured against each peer; one line is enough.
         first = [row for row in rows if row["section"] == rows[0]["section"]]
         plot.save([row for row in first if row["peer"] or row["against"] == config.peer], config, arguments.plot)
 
@@ -148,7 +148,7 @@ def _plan(arguments: argparse.Namespace) -> list[tuple[str, list[Run]]]:
         a = argparse.Namespace(**(filled | section.options()))
         a.duration = a.duration or SECTION_DURATION
         if section.tensors > 1:
-            a.vs = []  # nobody else has lists
+            a.vs = []  # no peer supports lists
         plan.append((section.title, _configure(a)))
     return plan
 
@@ -227,7 +227,7 @@ def _default_duration(rows: int) -> float:
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    """That files can be written is better known before measuring."""
+    """Raises before measuring if a file cannot be written."""
     for path in (arguments.json, arguments.plot):
         if path is not None and not (path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)):
             raise BadRequestError(f"{path} cannot be written: no such folder, or no permission")
@@ -235,7 +235,7 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 @functools.cache
 def _own_version() -> str:
-    """Of what is measured; where that was built in a tree of sources, the commit."""
+    """The version that is measured; the commit if it was built in a source tree."""
     if collectives.__version__ != "unknown":
         return str(collectives.__version__)
     command = ["git", "-C", str(Path(collectives.__file__).parent), "describe", "--always", "--dirty"]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Of equal parts, from one array into another: the sizes are those of the whole, as in nccl-tests.
+# Vector collectives with equal parts, out of place: sizes are those of the whole array, as in nccl-tests.
 PARTS = ("all_gather", "reduce_scatter", "all_to_all")
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", *PARTS)
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -27,16 +27,16 @@ DTYPES: dict[str, np.dtype[Any]] = {
     )
 }
 
-# The peer that is no library: it times primitives, which have no results, and limit.py makes limits of them.
+# Not a library: it times primitives, which have no results; limit.py computes limits from them.
 LIMIT = "memcpy"
-# And those with which nobody competes.
+# Peers that are not compared with ours.
 NO_LIBRARIES = (LIMIT, "bare")
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 class BadRequestError(ValueError):
-    """The run that was asked for is not possible; the text says why."""
+    """The requested run is not possible; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Case:
 
     @property
     def has_results(self) -> bool:
-        """Whether there is anything to check."""
+        """Whether the case has results to check."""
         return self.peer != LIMIT
 
 
@@ -153,7 +153,7 @@ def size_range(begin: int, end: int, factor: float) -> tuple[int, ...]:
 
 
 def counts(config: Config) -> list[int]:
-    """Elements per size: at least one (for each part), none twice. A barrier has one case without elements."""
+    """Elements per size, without duplicates: at least one (for each part). A barrier has one case without elements."""
     if not config.rewrites:
         return [0]
     parts = config.ranks if config.collective in PARTS else 1
@@ -161,7 +161,7 @@ def counts(config: Config) -> list[int]:
 
 
 def given_and_gotten(collective: str, count: int, ranks: int) -> tuple[int, int]:
-    """Elements that a rank gives, and that it gets, when the whole has so many."""
+    """Elements that a rank gives, and that it gets, if the whole array has so many."""
     given = count // ranks if collective == "all_gather" else count
     return given, count // ranks if collective == "reduce_scatter" else count
 
@@ -175,7 +175,7 @@ def tensor_lengths(count: int, tensors: int) -> list[int]:
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """busbw / algbw, as nccl-tests defines it: what makes busbw comparable with the speed of the links."""
+    """busbw / algbw, as in nccl-tests: it makes busbw comparable with the speed of the links."""
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if collective in PARTS:

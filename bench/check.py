@@ -28,7 +28,7 @@ def pattern(dtype: np.dtype[Any], op: str, seed: tuple[int, ...], length: int = 
 
 
 def fill(x: Array, values: Array) -> None:
-    """Writes `values` over `x`, again and again."""
+    """Fills `x` with `values`, repeated."""
     whole = len(x) // len(values) * len(values)
     x[:whole].reshape(-1, len(values))[:] = values
     x[whole:] = values[: len(x) - whole]
@@ -109,14 +109,14 @@ def _off(x: Array, expected: Array, tolerance: Array) -> int:
     if expected.dtype.kind in "biu":
         return int(np.count_nonzero(x != expected))
     with np.errstate(invalid="ignore", over="ignore"):
-        # An infinity that should be one has no distance from it (inf - inf is NaN).
+        # Where both are the same infinity the distance is 0, not NaN (inf - inf).
         near = (np.abs(x.astype(np.float64) - expected) <= tolerance) | (x == expected.astype(x.dtype))
     return int(np.count_nonzero(~near))
 
 
 def _precision(dtype: np.dtype[Any]) -> tuple[float, float]:
     """The distance from 1 to the next value, and the smallest positive normal value."""
-    if dtype.name == "bfloat16":  # np.finfo does not know it
+    if dtype.name == "bfloat16":  # np.finfo does not support it
         return 2.0**-7, 2.0**-126
     information = np.finfo(dtype)
     return float(information.eps), float(information.tiny)

@@ -21,7 +21,7 @@ TIMEOUT = 30.0  # seconds
 
 
 def main() -> int:
-    """The life of a rank."""
+    """The main function of a rank."""
     rank, address, transport = sys.argv[1:]
     comm = collectives.init(rank=int(rank), size=2, rendezvous=address, transport=transport, timeout=TIMEOUT)
     probe = Probe(comm, TIMEOUT)
@@ -34,7 +34,7 @@ def main() -> int:
             given, gotten = given_and_gotten(collective, count, comm.size)
             x, out = x[:given], np.zeros(gotten, DTYPE)
         x.fill(0)
-        op = "max" if collective in REDUCING else "sum"  # what there is stays, however often it is reduced
+        op = "max" if collective in REDUCING else "sum"  # "max" does not change the values, so nothing overflows
         before = probe()
         times = _core._time_collective(comm, [x], block["rounds"], block["batch"], collective, op, "auto", out)
         placements = {before, probe()}

@@ -38,7 +38,7 @@ Blocks = list[tuple[str, list[float]]]  # where the cores were, and the time of 
 
 
 class RankError(Exception):
-    """A rank ended, or said something else."""
+    """A rank ended, or sent an unexpected answer."""
 
 
 class Build:
@@ -46,7 +46,7 @@ class Build:
 
     def __init__(self, interpreter: str, transport: str) -> None:
         self.interpreter = interpreter
-        self.us = 0.0  # that a call took in the last block
+        self.us = 0.0  # of a call in the last block
         token = secrets.token_hex(32)
         listener = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -100,7 +100,7 @@ class Build:
         """Ends the ranks."""
         for rank in self._ranks:
             assert rank.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # of one that has ended
+            with contextlib.suppress(BrokenPipeError):  # the rank has ended
                 rank.stdin.close()
         for rank in self._ranks:
             try:
@@ -113,7 +113,7 @@ class Build:
 def measure(builds: list[Build], collective: str, nbytes: int, duration: float) -> Blocks:
     """Blocks of all builds in turn, for so many seconds for each build."""
     batch = BATCH if nbytes < BATCH_BELOW else 1
-    for _ in range(2):  # the second time everything is there
+    for _ in range(2):  # the first round is a warm-up
         for build in builds:
             build.block(collective, nbytes, 2, batch)
     blocks: Blocks = []

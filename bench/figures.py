@@ -55,7 +55,7 @@ PICTURES = {"zen4": "performance.png", "zen5": "performance_zen5.png", "xeon": "
 # What is made of the rows of a machine stands between these two.
 _MARKED = re.compile(r"(<!-- bench/figures\.py: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
-# Distinguishable with impaired colour vision (Okabe and Ito); black is for what is no library.
+# Distinguishable with impaired colour vision (Okabe and Ito); black is for curves that are no library.
 _STYLES: dict[str, dict[str, Any]] = {
     "impi": {"color": "#0072B2", "marker": "o"},
     "openmpi": {"color": "#D55E00", "marker": "s"},
@@ -66,7 +66,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "limit": {"color": "#000000", "linestyle": ":", "marker": "."},
     "bare": {"color": "#000000", "linestyle": "--", "marker": "."},
 }
-_HIGHEST = 64.0  # ratios beyond are not drawn: nobody compares by them
+_HIGHEST = 64.0  # larger ratios are not drawn
 
 
 def main() -> int:
@@ -109,7 +109,7 @@ def of_section(figures: Iterable[Figure], key: str, cores: str) -> dict[int, Fig
 
 
 def with_tables(page: str, figures: list[Figure]) -> str:
-    """The page with what it has of each machine as the rows have it."""
+    """The page, with the tables of each machine made from the rows."""
 
     def made(mark: re.Match[str]) -> str:
         rows = of_suite(figures, mark[2])
@@ -119,7 +119,7 @@ def with_tables(page: str, figures: list[Figure]) -> str:
 
 
 def table(figures: list[Figure]) -> str:
-    """Times of this library by size, and how many times as long the library that comes closest takes."""
+    """Times of this library by size, and the time of the fastest other library relative to it."""
     head = ["size", *(f"{key}, {cores}" for key, cores in COLUMNS)]
     places = [of_section(figures, key, cores) for key, cores in COLUMNS]
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
@@ -137,7 +137,7 @@ def _cell(row: Figure) -> str:
 
 
 def slower(figures: list[Figure]) -> str:
-    """Wherever a library is faster than this one, in all sections and in C++."""
+    """All cases in which a library is faster than this one, in all sections and in C++."""
     found = []
     for key, section in suite.SECTIONS.items():
         for cores in ("near", "far") if section.tensors == 1 else ():
@@ -168,7 +168,7 @@ def draw(figures: list[Figure], path: Path) -> None:
     for panel, (key, cores) in zip(axes.flat, PANELS, strict=True):
         rows = of_section(figures, key, cores)
         for name, style in _STYLES.items():
-            # Where nothing was seen, or something that is not drawn, a line has a gap.
+            # A line has a gap where nothing was measured, or nothing that is drawn.
             ys = [ratios(rows[size]).get(name, math.nan) for size in sorted(rows)]
             ys = [y if y <= _HIGHEST else math.nan for y in ys]
             panel.plot(sorted(rows), ys, label=name, linewidth=1.5, markersize=5, **style)
@@ -197,7 +197,7 @@ def draw(figures: list[Figure], path: Path) -> None:
 
 
 def closest(found: dict[str, float]) -> str:
-    """The library that comes closest to this one; "" where none was measured."""
+    """The fastest other library; "" where none was measured."""
     return min((name for name in found if name not in ("limit", *NO_LIBRARIES)), key=found.__getitem__, default="")
 
 

@@ -75,7 +75,7 @@ def naive(xs: list[Any], outs: list[Any]) -> list[Any]:
 def compiled() -> Way:
     import torch
 
-    # A size is a recompilation; beyond this many the function would run uncompiled without a word.
+    # Each size is a recompilation; beyond this number PyTorch would silently run the function uncompiled.
     for limit in ("recompile_limit", "accumulated_recompile_limit"):
         if hasattr(torch._dynamo.config, limit):
             setattr(torch._dynamo.config, limit, 10_000)
@@ -100,7 +100,7 @@ def by_cupy() -> Way:
     import cupy
     import torch
 
-    warnings.filterwarnings("ignore", message="ExternalStream", category=DeprecationWarning)  # CuPy 13 has nothing else
+    warnings.filterwarnings("ignore", message="ExternalStream", category=DeprecationWarning)  # CuPy 13 has no other
     kernels: dict[int, Any] = {}
 
     def call(xs: list[Any], outs: list[Any]) -> list[Any]:
@@ -125,7 +125,7 @@ def contenders() -> tuple[dict[str, Way], dict[str, str]]:
     for name, make in (("torch.compile", compiled), ("triton", _by_triton), ("cupy", by_cupy)):
         try:
             ways[name] = make()
-        except Exception as error:  # whatever an installation lacks
+        except Exception as error:  # any error of an installation
             left_out[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     return ways, left_out
 
@@ -201,13 +201,13 @@ def measure(ways: dict[str, Way], replicas: int, nbytes: int, rounds: int) -> di
     kept = []  # graphs
     for name, way in ways.items():
         try:
-            # What a way leaves undone must not be right by what another has left there, or in memory that is free.
+            # Overwrites results: a method that does nothing must not pass with those of another, or in free memory.
             for spoiled in [*outputs[0], *(torch.empty(count, device="cuda") for _ in range(replicas))]:
                 spoiled.fill_(math.nan)
             wrong = check(way(inputs[0], outputs[0]))
             found[name] = {"times": [], "error": wrong, "right": wrong < 1e-5 * replicas}
             place = [0]
-            # Results are kept for as long as those that are written into given arrays.
+            # Results are kept as long as those that are written into given arrays.
             latest: collections.deque[Any] = collections.deque(maxlen=sets)
 
             def call(way: Way = way, place: list[int] = place, latest: collections.deque[Any] = latest) -> Any:
@@ -224,10 +224,10 @@ def measure(ways: dict[str, Way], replicas: int, nbytes: int, rounds: int) -> di
                 kept.append((graph, latest))
             else:
                 calls[name] = call
-        except Exception as error:  # one way that fails leaves the others to be measured
+        except Exception as error:  # the other methods are measured all the same
             found[name] = {"times": [], "why": f"{type(error).__name__}: {error}".splitlines()[0], "right": False}
             torch.cuda.synchronize()
-            torch.cuda.set_stream(torch.cuda.default_stream())  # whatever a failed recording has left
+            torch.cuda.set_stream(torch.cuda.default_stream())  # a failed recording may have left another stream
     per_call = batch if nbytes <= GRAPHED else 1
     for _ in range(rounds):
         for name, call in calls.items():

@@ -49,7 +49,7 @@ def versions() -> dict[str, str]:
 
 
 def torch_has_gpu() -> bool:
-    """Whether PyTorch sees a device, which this library then ought to see, too."""
+    """Whether PyTorch sees a device; then this library should, too."""
     try:
         torch = importlib.import_module("torch")
         return bool(torch.cuda.is_available())
@@ -58,7 +58,7 @@ def torch_has_gpu() -> bool:
 
 
 def status() -> dict[str, Any]:
-    """What the core found of CUDA."""
+    """The CUDA status of the core."""
     return dict(_core._device_status())
 
 
@@ -68,7 +68,7 @@ def libraries() -> tuple[list[Any], dict[str, str]]:
     for name, kind in gpu_libraries.LIBRARIES.items():
         try:
             made.append(kind())
-        except Exception as error:  # whatever a library raises that cannot use the device
+        except Exception as error:  # any error of a library that cannot use the device
             missing[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     return made, missing
 
@@ -90,7 +90,7 @@ def bandwidth() -> str:
 
 
 def own_memory() -> str:
-    """Results are memory of PyTorch's allocator: it can be resized, and record_stream is heeded."""
+    """Results are memory of PyTorch's allocator: it can be resized, and record_stream works."""
     import torch
     from collectives.cross_device_ops import ReductionToOneDevice
 
@@ -123,7 +123,7 @@ def graph() -> str:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        ops.reduce("sum", xs)  # loads what there is to load
+        ops.reduce("sum", xs)  # loads libraries and kernels
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     recorded = torch.cuda.CUDAGraph()
@@ -140,7 +140,7 @@ def graph() -> str:
 
 
 def _small() -> None:
-    """What the sanitizers look at."""
+    """The program for the sanitizers."""
     library = gpu_libraries.CupyLibrary()
     gpu_checks.reductions(library, counts=(1, 7, 4099), most=3)
     gpu_checks.gathers(library)
@@ -154,7 +154,7 @@ def sanitizers(limit: float) -> str:
         return "skipped: there is no compute-sanitizer"
 
     def one(name: str) -> str:
-        """What is wrong, or nothing."""
+        """The errors, empty if there are none."""
         command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, str(HERE / "gpu_check.py"), "--small"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
@@ -176,7 +176,7 @@ def sanitizers(limit: float) -> str:
 
 _PEERS = """
 import time, torch, collectives
-from collectives import _peers
+from collectives._devices import peers as _peers
 comm = collectives.init(timeout=60)
 for round in range(20):
     whole = torch.zeros(3000 + 500 * round, device="cuda:0")
@@ -354,7 +354,7 @@ def checks(found: list[Any]) -> dict[str, Callable[[], str]]:
 def run(
     named: dict[str, Callable[[], str]], only: list[str], keep: Callable[[list[dict[str, Any]]], None]
 ) -> list[dict[str, Any]]:
-    """Runs the checks whose names begin with one of `only`, all when it is empty, and prints what became of them."""
+    """Runs the checks whose names begin with one of `only`, all when it is empty, and prints the results."""
     results = []
     for name, check in named.items():
         if only and not any(name.startswith(start) for start in only):
@@ -392,7 +392,7 @@ def main() -> int:
     only = [name for name in arguments.only.split(",") if name]
 
     def keep(results: list[dict[str, Any]]) -> None:
-        """After every check, for whoever ends this early."""
+        """Called after every check, so that results exist if this is ended early."""
         if arguments.json:
             report = {"versions": versions(), "cuda": found, "left_out": missing, "results": results}
             arguments.json.write_text(json.dumps(report, indent=1) + "\n")

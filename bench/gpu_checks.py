@@ -28,7 +28,7 @@ COUNTS = (1, 7, 1000, 65537)
 
 
 class ArrayLibrary(Protocol):
-    """What the checks need of PyTorch, CuPy or JAX.
+    """The operations of PyTorch, CuPy or JAX that the checks need.
 
     Attributes:
         name: of the library.
@@ -45,19 +45,19 @@ class ArrayLibrary(Protocol):
         """Its values, when all work is done."""
 
     def pointer(self, x: Any) -> int:
-        """Where its memory begins."""
+        """The address of its memory."""
 
     def stream(self) -> Any:
         """A new stream."""
 
     def using(self, stream: Any) -> AbstractContextManager[Any]:
-        """Makes the stream the present one."""
+        """Makes the stream the current one."""
 
     def delay(self, seconds: float) -> None:
-        """Puts work of about that length into the present stream."""
+        """Queues work of about that length in the current stream."""
 
     def set(self, x: Any, value: float) -> None:
-        """Puts a change of all elements into the present stream."""
+        """Queues a change of all elements in the current stream."""
 
     def busy(self, stream: Any) -> bool:
         """Whether work is left in the stream."""
@@ -151,7 +151,7 @@ def returns_early(library: ArrayLibrary) -> str:
     xs = [library.array(np.ones(1 << 10, np.float32)) for _ in range(2)]
     ops = RingAllReduce()
     with library.using(stream):
-        ops.reduce("sum", xs)  # loads what there is to load
+        ops.reduce("sum", xs)  # loads libraries and kernels
         library.read(xs[0])
         library.delay(0.2)
         begin = time.perf_counter()
@@ -266,7 +266,7 @@ def _every_collective(library: ArrayLibrary, comm: Any, hosts: list[Array], tota
 
 
 def overhead(library: ArrayLibrary, calls: int = 1000) -> str:
-    """What the host does for a reduction of two small arrays, launch and all."""
+    """The host's time for a reduction of two small arrays, including the launch."""
     xs = [library.array(np.ones(256, np.float32)) for _ in range(2)]
     ops = RingAllReduce()
     stream = library.stream()

@@ -1,4 +1,4 @@
-"""PyTorch, CuPy and JAX on one GPU, as gpu_checks.py wants them."""
+"""PyTorch, CuPy and JAX on one GPU, behind the interface of gpu_checks.py."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class CupyLibrary:
 
 
 class JaxLibrary:
-    """Only what arrays that never change can do: no streams, no delays."""
+    """The operations that immutable arrays support: no streams, no delays."""
 
     name = "jax"
     mutable = False
@@ -106,7 +106,7 @@ class JaxLibrary:
     def __init__(self) -> None:
         import jax
 
-        jax.config.update("jax_enable_x64", True)  # else it narrows what the checks give it
+        jax.config.update("jax_enable_x64", True)  # else JAX narrows the arrays of the checks
         self._jax = jax
         self._device = jax.devices("cuda")[0]
 

@@ -27,7 +27,7 @@ ENGINE = Path(_core.__file__).with_name("libcollectives_core.so")
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = Path(__file__).with_suffix(".json")
 CASES = ("8B", "64KiB", "fused100", "8Btcp")
-FEW, MANY = 50, 150  # repetitions of the two runs, whose difference leaves out what is done once
+FEW, MANY = 50, 150  # repetitions of the two runs; their difference cancels the instructions of the start
 MARGIN = 0.03
 
 

@@ -1,4 +1,4 @@
-"""The least time that a collective between two ranks can take, from the times of what it cannot do without.
+"""The least time that a collective between two ranks can take, from the times of the primitives that it needs.
 
 The primitives are the functions of peers/memcpy.c, named as there, in microseconds per call as the slower rank took for
 them, measured at the same size, in the same placement and within the same run as the collective. What moves between the
@@ -20,12 +20,12 @@ MEETINGS_PER_CALL = 16
 FLAGS_PER_CALL = 32
 PIECE = 128 << 10
 RECEIVED = 512 << 10
-# A buffer and the boxes stay in a level-2 cache up to here, both ranks' buffers in a level-3 cache below the second.
+# A buffer and the bounce buffers fit a level-2 cache up to here; both ranks' buffers a level-3 cache below the second.
 LEVEL_2_UP_TO = 512 << 10
 MEMORY_FROM = 16 << 20
-# Calls are timed in batches below, where what timing costs is nothing.
+# Smaller calls are timed in batches, so that the cost of timing is negligible.
 BATCHED_BELOW = 8 << 10
-# Beyond, it is never faster that both ranks reduce everything, and what crosses over fits in no flag's cache line.
+# Above, it is never faster if both ranks reduce everything, and the data do not fit into the cache line of a flag.
 REDUCE_ALL_UP_TO = 16 << 10
 IN_A_FLAG_UP_TO = 40
 
@@ -94,9 +94,9 @@ def limit_us(
 
 
 def times(rows: Iterable[Mapping[str, Any]], nbytes: int, placement: str) -> dict[str, float]:
-    """What `limit_us` takes, from the rows of the bench."""
+    """The arguments of `limit_us`, from the rows of the bench."""
     here = [row for row in rows if row["peer"] == LIMIT and row["bytes"] == nbytes]
-    # Doing nothing takes as long wherever the cores are.
+    # The time of an empty call does not depend on the placement.
     return {row["algorithm"]: row["time_us"] for row in here if row["algorithm"] == "empty"} | {
         row["algorithm"]: row["time_us"] for row in here if row["placement"] == placement
     }
@@ -131,7 +131,7 @@ def _over_tcp(measured: Mapping[str, float], collective: str) -> float:
 def _through_caches(measured: Mapping[str, float], collective: str, memory: str, nbytes: int) -> float:
     if collective == "all_reduce" and nbytes <= IN_A_FLAG_UP_TO:
         return _latency(measured, 0.0)
-    timing = measured["empty"] if nbytes >= BATCHED_BELOW else 0.0  # which whatever was timed has in it once
+    timing = measured["empty"] if nbytes >= BATCHED_BELOW else 0.0  # which every timed call contains once
 
     def net(name: str) -> float:
         return max(0.0, measured[name] - timing)
@@ -147,5 +147,5 @@ def _through_caches(measured: Mapping[str, float], collective: str, memory: str,
 
 
 def _latency(measured: Mapping[str, float], timing: float) -> float:
-    """Of a flag, to a rank that has been looking for it or that comes as it is raised, whichever is less."""
+    """The latency of a flag: to a rank that polls it already, or that starts when it is set, whichever is less."""
     return max(0.0, min((measured["flag"] - timing) / FLAGS_PER_CALL, (measured["meet"] - timing) / MEETINGS_PER_CALL))

@@ -1,4 +1,4 @@
-"""What every rank does: it measures all cases, block by block in turn, under the direction of rank 0.
+"""The measuring loop of every rank: all cases, block by block in turn, directed by rank 0.
 
 A block takes about 6 ms and lies between two placement probes. From 8 KiB on, each rank rewrites its buffer before each
 collective (data that no core has written costs nothing to share), a barrier follows, and the slowest rank counts;
@@ -57,7 +57,7 @@ class _Rank:
         most = max(case.count for case in self.cases)
         self.ours = self.theirs = on_huge_pages(most, config.element)
         if config.memory == "symmetric":
-            self.ours = comm.empty(most, config.element)  # which a peer would not know, and read slowly
+            self.ours = comm.empty(most, config.element)  # a peer would read symmetric memory slowly
         self.results = on_huge_pages(most if config.collective in PARTS else 0, config.element)
         for buffer in (self.ours, self.theirs, self.results):
             buffer.fill(0)  # first touch
@@ -98,14 +98,14 @@ class _Rank:
         if algorithm == "auto" or self.comm.size == 1:
             return ""
         c = self.config
-        # For any count: what an algorithm needs are ranks and hosts.
+        # For any count: whether an algorithm is supported depends on ranks and hosts only.
         return str(
             _core._unsupported(
                 c.collective, algorithm, c.ranks, dtype=c.dtype, memory=c.memory, hosts=hosts, count=max(counts(c))
             )
         )
 
-    # Leading, on rank 0.
+    # The part of rank 0.
 
     def lead(self) -> dict[str, Any]:
         c = self.config
@@ -159,7 +159,7 @@ class _Rank:
         elif kind == _BLOCK:
             self._block(self.cases[index], number, bool(flag), data)
 
-    # On every rank.
+    # The part of every rank.
 
     def _timed(self, case: Case) -> timed.Timed:
         x = self._buffer(case)
@@ -221,7 +221,7 @@ class _Rank:
                 data.chosen = work.algorithm
         else:
             self._run(call, x)
-        # What was moved until here, before the calls below move more.
+        # The bytes so far, before the calls below move more.
         moved = {name: total - moved.get(name, 0) for name, total in comm.bytes_by_transport().items()}
         wrong = 0
         if inputs:

@@ -1,4 +1,4 @@
-"""The options of bench/allreduce.py, and what is said of those that make no sense."""
+"""The options of bench/allreduce.py, and the errors for combinations that make no sense."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import timed
 MAX_RANKS = 1024
 MAX_TENSORS = 1 << 20
 MAX_TRIES = 100
-# Of the options that say what to measure. They are None when nobody gave them.
+# The defaults of the options that say what to measure; the parser gives None where an option is missing.
 DEFAULTS: dict[str, Any] = {
     "ranks": 2,
     "begin": 8,

@@ -25,7 +25,7 @@ from cases import BadRequestError, Config
 
 
 def main(folder: Path) -> int:
-    """The life of a rank."""
+    """The main function of a rank."""
     config = Config.from_json(json.loads((folder / "config.json").read_text()))
     assert config.peer is not None
     peer = peers.load(config.peer)
@@ -66,7 +66,7 @@ def _connect(rank: int, size: int, share: Any, config: Config) -> collectives.Co
 
 
 def _versions(peer: peers.Peer) -> dict[str, str]:
-    """Of the packages that the peer consists of."""
+    """The versions of the packages of the peer."""
     names = [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in peer.REQUIREMENTS]
     found = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Where the cores of ranks 0 and 1 lie, told by the time that a flag takes between them.
+"""The placement of the cores of ranks 0 and 1, measured by the latency of a flag between them.
 
 Virtual processors move between physical cores every second or so, and a collective takes up to six times longer when
 they share no cache. Blocks of measurements are therefore tagged by a probe before and one after.
@@ -24,7 +24,7 @@ _REPEATS = 5
 
 
 def classify(nanoseconds: float) -> str:
-    """The placement that goes with a latency."""
+    """The placement for a latency."""
     return next((name for name, border in BORDERS.items() if nanoseconds < border), "unknown")
 
 
@@ -53,7 +53,7 @@ class Probe:
         )
 
     def close(self) -> None:
-        """Lets go of what was made for probing only."""
+        """Closes the communicator that was made for probing."""
         self._comm = None
 
 
@@ -86,7 +86,7 @@ def _mapped_pair(comm: collectives.Communicator, timeout: float) -> Any:
             pair = collectives.Communicator(handle)
         except (collectives.CollectivesError, OSError):
             pair = None  # two hosts
-    # Both have it or none uses it.
+    # Either both ranks have it, or neither uses it.
     both = np.array([pair is not None or comm.rank > 1], np.bool_)
     comm.all_reduce(both, "min")
     return pair if both[0] else None

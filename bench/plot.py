@@ -12,7 +12,7 @@ from typing import Any
 
 from cases import Config, format_size
 
-# Distinguishable with impaired colour vision (Okabe and Ito); black is for what is compared with.
+# Distinguishable with impaired colour vision (Okabe and Ito); black is for the reference.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 _PEER_COLOUR = "#000000"
 _MARKERS = "osD^vPX*"
@@ -23,7 +23,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 class NoPlotError(Exception):
-    """The plot is not possible: matplotlib is not there, say. The text says what to do."""
+    """The plot is not possible, for example without matplotlib; the text says what to do."""
 
 
 def check_possible(path: Path) -> None:
@@ -60,7 +60,7 @@ def save(rows: list[dict[str, Any]], config: Config, path: Path) -> None:
         for placement, times in seen.items():
             line = {row["bytes"]: row for row in mine if row["placement"] == placement}
             # The main line of an algorithm is drawn through. A placement that was seen at some sizes only is drawn
-            # only where it was seen: a line across the others would say what nobody measured.
+            # only there: a line across the other sizes would suggest measurements that do not exist.
             main = times == max(seen.values())
             xs = [size for size in sizes if size in line or not main]
             for panel, key in zip(panels, ("busbw_gbs", "time_us"), strict=True):

@@ -13,13 +13,13 @@ _INTERVAL = 0.1  # seconds between updates: drawing must not show in the measure
 
 
 class Progress(Protocol):
-    """Takes the fraction of the run that is done."""
+    """Shows the fraction of the run that is done."""
 
     def update(self, fraction: float) -> None:
         """Shows it."""
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
 
 
 class _Nothing:
@@ -31,7 +31,7 @@ class _Nothing:
 
 
 class _File:
-    """For ranks whose stderr is not the terminal: leaves the fraction where the starting process finds it."""
+    """For ranks whose stderr is not the terminal: writes the fraction to a file for the starting process."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class _Tqdm:
 
 
 def make(show: str) -> Progress:
-    """What `Config.show` asks for."""
+    """The progress display for `Config.show`."""
     if not show:
         return _Nothing()
     if show != "-":
@@ -97,5 +97,5 @@ def make(show: str) -> Progress:
 
 
 def wanted() -> bool:
-    """Whether there is somebody to look at a bar."""
+    """Whether stderr is a terminal, so that a bar makes sense."""
     return sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Starts the ranks: processes of `collectives.spawn`, threads of one process, or what a peer's launcher makes."""
+"""Starts the ranks: processes of `collectives.spawn`, threads of one process, or processes of a peer's launcher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cases import BadRequestError, Config
 _PR_SET_PDEATHSIG = 1
 _POLL = 0.1  # seconds
 _GRACE = 5.0
-# Threads hand the interpreter to each other; at the default of 5 ms this would be all that is measured.
+# Threads switch the interpreter lock; at the default interval of 5 ms that would dominate the measurement.
 _SWITCH_INTERVAL = 20e-6
 
 _libc = ctypes.CDLL(None)
@@ -47,7 +47,7 @@ def run(config: Config, environment: Path | None = None) -> dict[str, Any]:
     config = dataclasses.replace(config, show=show)
     if config.transport == "local":
         return _threads(config)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # nothing of what is measured has such threads
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # nothing that is measured uses OpenMP threads
     results = collectives.spawn(
         measure.run, config.ranks, (config,), transport=config.transport, timeout=config.timeout
     )
@@ -96,7 +96,7 @@ def _under_launcher(config: Config, environment: Path) -> dict[str, Any]:
         (folder / "config.json").write_text(json.dumps(config.to_json()), encoding="utf-8")
         program = [str(Path(__file__).with_name("peer_rank.py")), name]
         command, variables = peer.command(environment, config, program)
-        # The launcher's own files go where they are removed with ours.
+        # Temporary files of the launcher go into our folder, and are removed with it.
         variables |= {"TMPDIR": name, "OMP_NUM_THREADS": "1"}
         with (folder / "output").open("wb") as output:
             try:

@@ -36,7 +36,7 @@ Reduce = Callable[[list[Array]], list[Array]]
 
 
 def by_numpy(xs: list[Array]) -> list[Array]:
-    """What one writes without this library."""
+    """The same in plain NumPy."""
     if len(xs) == 1:
         return [xs[0].copy()]
     total = np.add(xs[0], xs[1])
@@ -51,7 +51,7 @@ def by_memcpy(xs: list[Array]) -> list[Array]:
 
 
 def contenders() -> dict[str, Reduce]:
-    """All ways, by the name of their column."""
+    """All contenders, by the name of their column."""
     ways: dict[str, Reduce] = {}
     for name, kind in (
         ("ring", cross_device_ops.RingAllReduce),

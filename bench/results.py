@@ -1,4 +1,4 @@
-"""What rank 0 collects, and the rows it becomes."""
+"""Collects the measurements on rank 0, and makes rows of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CaseData:
     moved: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def add(self, times: Array, before: str, after: str, wall: float, iteration: float) -> None:
-        """Takes the times of a block."""
+        """Adds the times of a block."""
         if before == after:
             self.samples.setdefault(before, []).append(times)
         else:
@@ -49,7 +49,7 @@ class CaseData:
         self.iteration = iteration
 
     def forget_samples(self) -> None:
-        """Starts anew, but keeps how long an iteration takes."""
+        """Drops all samples, but keeps the duration of an iteration."""
         self.samples, self.mixed, self.blocks, self.spent, self.disturbed = {}, [], 0, 0.0, 0
 
     def placements(self) -> dict[str, Array]:
@@ -123,7 +123,7 @@ class Collected:
 
 
 def _transport(config: Config, hosts: list[int]) -> str:
-    """What "auto" came to."""
+    """The algorithm that "auto" chose."""
     if config.transport != "auto":
         return config.transport
     if len(set(hosts)) == 1:

@@ -1,4 +1,4 @@
-"""What `--vs all` measures when nothing else is said, and what the results have to reach.
+"""The measurements of `--vs all` by default, and the targets for their results.
 
 Each section is a run of its own against each peer that can take part. An aim is a floor for the best peer's time over
 ours (for lists of tensors, of one tensor's time over the list's), at every size of a range.
@@ -14,7 +14,7 @@ from cases import LIMIT, NO_LIBRARIES, PARTS, format_size
 from table import Row, grid, number, pair
 
 K, M = 1 << 10, 1 << 20
-# Each peer's run has the placements that it happens to have; where only a slow one was seen, there is nothing to judge.
+# A peer's run has random placements; if only a slow one was seen, there is nothing to judge.
 _NO_COMPETITOR = 30.0
 _SIZES = (8, 64, K, 8 * K, 64 * K, 512 * K, 4 * M, 32 * M, 128 * M)
 _PARTS = (64, *_SIZES[3:-1])
@@ -38,7 +38,7 @@ class Section:
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "title"}
 
     def rows(self, rows: list[Row]) -> list[Row]:
-        """Those of the section."""
+        """The runs of the section."""
         return [row for row in rows if row["section"] == self.title]
 
 
@@ -120,7 +120,7 @@ def aims_as_text(rows: list[Row]) -> str:
 
 
 # The best peer's time over the limit, private buffers, cores near, on another machine (docs/lab/suites.md). A run in
-# which peers are much slower than that says little: something kept them from what they can do.
+# which peers are much slower than that is not meaningful: something slowed them down.
 _KNOWN = {8 * K: 3.2, 64 * K: 1.9, 512 * K: 1.7, 4 * M: 1.4, 32 * M: 5.1, 128 * M: 3.8}
 _SLOWER = 1.5
 
@@ -171,7 +171,7 @@ def least(rows: list[Row], aim: Aim) -> Result | None:
 
 def _ratios(rows: list[Row], aim: Aim) -> Iterator[Result]:
     """By size and placement; of the peers the one that comes closest to ours."""
-    # Where nobody knows where the cores were, other programs had them.
+    # Where the placement is unknown, other programs used the cores.
     known = [row for row in rows if row["level"] == aim.level and row["placement"] != "unknown"]
     places = dict.fromkeys((row["bytes"], row["placement"]) for row in known)
     for nbytes, placement in places:

@@ -26,7 +26,7 @@ from cases import LIMIT, NO_LIBRARIES, format_size
 from table import Row, number, pair
 
 _NO_LIMIT = 1.1  # times ours: noise explains less
-# Of what a run says of versions, those that no reader asks for.
+# Entries of the versions of a run that are not published.
 _LEFT_OUT = {"collectives", "isa", "numpy", "mpi4py", "oneccl-cpu-devel", "intel-cmplr-lib-rt"}
 
 
@@ -64,7 +64,7 @@ def rows_of_runs(runs: list[dict[str, Any]], machine: str, engine: str, raw: str
     rows = [run["rows"] for run in runs]
     found = []
     for section in suite.SECTIONS.values():
-        # What a call from Python adds is much the same everywhere: all-reduce over shared memory shows it.
+        # The overhead of calls from Python is much the same everywhere: all-reduce over shared memory suffices.
         both = section.level == "both" and (section.collective, section.transport) == ("all_reduce", "shm")
         for level in ("c", "python") if both else ("c",):
             measured = _of_lists if section.tensors > 1 else _of_section
@@ -92,7 +92,7 @@ def _of_section(runs: list[list[Row]], section: suite.Section, level: str) -> It
 
 
 def _of_lists(runs: list[list[Row]], section: suite.Section, level: str) -> Iterator[figures.Figure]:
-    """A list of tensors, and how many times as long one tensor of the same length takes."""
+    """The times of a list of tensors, and of one tensor of the same length relative to it."""
     rows = [[row for row in section.rows(run) if row["level"] == level] for run in runs]
     for nbytes, cores in sorted({(row["bytes"], row["placement"]) for run in rows for row in run}):
         here = [[row for row in run if (row["bytes"], row["placement"]) == (nbytes, cores)] for run in rows]
@@ -228,7 +228,7 @@ def _pairs(rows: list[Row], level: str) -> Iterator[tuple[int, str, str, Row, fl
             time_us = limit.of_row(ours, of_run) if name == LIMIT else theirs["time_us"] if theirs else None
             if time_us is not None:
                 yield nbytes, placement, name, ours, time_us
-            # Over TCP the exchange of which the limit is made is a bare loop, too, where it is not the limit itself.
+            # Over TCP the exchange from which the limit is computed is a bare loop, too, unless it is the limit itself.
             exchange = limit.times(of_run, nbytes, placement).get("exchange")
             if exchange is not None and exchange != time_us:
                 yield nbytes, placement, "bare", ours, exchange

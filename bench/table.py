@@ -1,4 +1,4 @@
-"""The report as text: the table, the comparison with a peer, and one line that says it all."""
+"""The report as text: the table, the comparison with a peer, and a summary line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Row = dict[str, Any]
 
 _HEADER = ("size", "count", "type", "level", "algorithm", "placement", "median", "p99", "algbw", "busbw", "wrong")
 _UNITS = ("", "elements", "", "", "", "", "us", "us", "GB/s", "GB/s", "elements")
-# Of the blocks. The scheduler's own housekeeping interrupts a few.
+# A fraction of the blocks: the scheduler's own housekeeping interrupts a few.
 DISTURBED_PART = 0.1
 
 _LEFT = {"type", "level", "algorithm", "placement"}
 
 
 def rows_as_text(report: dict[str, Any], config: Config) -> str:
-    """The table of all rows and what there is to say about them."""
+    """The table of all rows, and notes about them."""
     cells = [
         (
             format_size(row["bytes"]),
@@ -41,7 +41,7 @@ def rows_as_text(report: dict[str, Any], config: Config) -> str:
     mixed, blocks = report["mixed"], report["blocks"]
     if mixed:
         lines.append(f"{mixed} of {blocks} blocks dropped: the cores moved within them")
-    # With more ranks than cores they take the cores from each other.
+    # With more ranks than cores they preempt each other.
     if report["disturbed"] > DISTURBED_PART * blocks and config.ranks <= len(os.sched_getaffinity(0)):
         part = report["disturbed"] / blocks
         lines.append(f"rank 0 was interrupted in {part:.0%} of the blocks: other programs run, and times are too long")
@@ -79,7 +79,7 @@ def by_place(rows: list[Row]) -> list[tuple[tuple[int, str, str], list[Row]]]:
 
 
 def pair(rows: list[Row]) -> tuple[Row | None, Row | None]:
-    """What speaks for ours, and the peer at its best. Lists of tensors stand for themselves."""
+    """The row that represents ours, and the best row of the peer. Lists of tensors are compared separately."""
     ours = _ours([row for row in rows if row["peer"] is None and row.get("tensors", 1) == 1])
     return ours, min((row for row in rows if row["peer"]), key=_time, default=None)
 
@@ -134,7 +134,7 @@ def total_wrong(rows: list[Row]) -> int:
 
 
 def _ours(rows: list[Row]) -> Row | None:
-    """What speaks for ours: "auto" where it was measured, else the fastest."""
+    """The row that represents ours: "auto" where it was measured, else the fastest."""
     automatic = [row for row in rows if row["algorithm"] == "auto"]
     return min(automatic or rows, key=_time, default=None)
 

@@ -1,4 +1,4 @@
-"""The processes of bench/tensorflow_step.py that load TensorFlow: each does what the process that started it says.
+"""The processes of bench/tensorflow_step.py that load TensorFlow. They execute commands of the starting process.
 
 One process holds all contenders for 2 replicas, another those for 8 (one cannot hold both: TensorFlow's collective ops
 take the second group for the first). Of workers there are three pairs of processes: TensorFlow's own strategy, ours
@@ -37,7 +37,7 @@ class Barrier:
 
 def main(connection: Connection, environment: dict[str, str], kind: str, counters: Any, index: int, log: str) -> None:
     """Answers commands until the connection ends or says "stop". What fails is sent back as text."""
-    # TensorFlow's remarks on drivers and instruction sets; shown only if this fails.
+    # Hides TensorFlow's messages about drivers and instruction sets, unless this fails.
     with open(log, "wb") as file:
         os.dup2(file.fileno(), 2)
     os.environ.update(environment)  # before TensorFlow reads it
@@ -81,7 +81,7 @@ def _execute(command: str, contenders: dict[tuple[str, str], Any], wait: Callabl
 
 
 def _moved() -> dict[str, int]:
-    """What our engine has moved so far: over replicas, and by transport."""
+    """The bytes that our engine has moved so far: over replicas, and by transport."""
     from collectives.tensorflow import _job, _ops
     from collectives.tensorflow._training import world
 
@@ -132,6 +132,6 @@ def worker(kind: str) -> dict[tuple[str, str], Any]:
     from collectives.tensorflow import _job
 
     strategy = UnderStrategy(ours.MultiWorkerMirroredStrategy())
-    # Of the same two processes, so that both have the same cores.
+    # In the same two processes, so that both use the same cores.
     ours.init(comm=_job._jobs[0][1].communicator.dup())
     return {("2 workers", kind): strategy, ("2 workers", f"{kind} tape"): UnderTape(ours)}

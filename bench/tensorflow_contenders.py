@@ -65,7 +65,7 @@ class UnderStrategy:
             ]
         self._step = tf.function(self._trace_step)
         self._write = tf.function(self._trace_write)
-        self._reduce = tf.function(self._trace_reduce).get_concrete_function()  # which Python calls faster
+        self._reduce = tf.function(self._trace_reduce).get_concrete_function()  # faster to call from Python
 
     def _trace_step(self) -> Any:
         def update(strategy: Any, gradients: Any) -> None:
@@ -127,7 +127,7 @@ class UnderStrategy:
 
 
 class UnderTape:
-    """The model as programs of Horovod have it: a plain loop whose tape reduces, and variables of one process.
+    """The model as in programs for Horovod: a plain loop whose tape reduces, and variables of one process.
 
     Args:
         horovod: the module collectives.tensorflow, initialized.
@@ -219,7 +219,7 @@ class UnderDTensor:
         return [float(self._step().numpy()) for _ in range(model.CHECKED_STEPS)]
 
     def count_wrong(self, scale: float) -> int:
-        """There is no all-reduce to call by itself."""
+        """Raises: DTensor has no all-reduce to call separately."""
         return 0
 
     def time_steps(self, iterations: int, wait: Wait) -> list[int]:

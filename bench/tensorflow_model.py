@@ -30,7 +30,7 @@ def data() -> tuple[Floats, NDArray[np.int32]]:
 
 
 def weights() -> list[Floats]:
-    """What training starts from, one array for each of ``SHAPES``."""
+    """The initial weights, one array for each of ``SHAPES``."""
     random = np.random.default_rng(2)
     return [
         (random.standard_normal(shape) * np.sqrt(2 / shape[0])).astype(np.float32)
@@ -67,7 +67,7 @@ def losses() -> list[float]:
 
 
 def gradients(replica: int) -> list[Floats]:
-    """What a replica gives to the all-reduce: small integers, so that sums in any order are exact."""
+    """The gradients of a replica for the all-reduce: small integers, so that sums in any order are exact."""
     return [
         ((np.arange(int(np.prod(shape))) * 7 + 3 * replica + k) % 17 - 8).astype(np.float32).reshape(shape)
         for k, shape in enumerate(SHAPES)

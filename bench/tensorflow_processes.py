@@ -25,7 +25,7 @@ class ChildError(Exception):
 
 
 def machine_seconds() -> float:
-    """Processor seconds that all cores of this machine were busy, or taken away by its host."""
+    """Processor seconds that all cores of this machine were busy, or were used by its host for others."""
     fields = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]]
     idle = fields[3] + fields[4]
     return (sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK")
@@ -56,20 +56,20 @@ class Children:
                 daemon=True,
             )
             process.start()
-            theirs.close()  # so that its end is seen
+            theirs.close()  # so that this process notices the end of the child
             self._connections.append(connection)
             self._processes.append(process)
 
     def contenders(self) -> list[tuple[str, str]]:
-        """Waits until they are ready; what they hold, by group and name."""
+        """Waits until they are ready; returns their contenders, by group and name."""
         if not self._contenders:
             self._contenders = list(self._answers(START_TIMEOUT)[0])
         return self._contenders
 
     def do(self, *command: Any) -> list[Any]:
-        """Has all of them execute a command; their answers. Raises ChildError."""
+        """Makes all of them execute a command; returns their answers. Raises ChildError."""
         for connection in self._connections:
-            with contextlib.suppress(OSError):  # then it has failed, and its last words are read below
+            with contextlib.suppress(OSError):  # then it has failed, and its error is read below
                 connection.send(command)
         return self._answers(ANSWER_TIMEOUT)
 
@@ -103,7 +103,7 @@ class Children:
         return total / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> list[str]:
-        """Ends them; what was wrong with that."""
+        """Ends them; returns the errors."""
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.send(("stop",))
@@ -122,7 +122,7 @@ class Children:
 
 
 def _environments(kind: str, count: int) -> list[dict[str, str]]:
-    # Everything is measured on CPUs; TensorFlow's messages about that would be all that is seen.
+    # Everything is measured on CPUs; hides TensorFlow's messages about that.
     common = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
     if kind in ("shm", "tcp"):
         common["COLLECTIVES_TRANSPORT"] = kind

@@ -62,7 +62,7 @@ class Report:
         self._blocks: dict[Case, list[Block]] = {case: [] for case in cases}
 
     def add(self, case: Case, block: Block) -> None:
-        """Takes the block of a case in the present round."""
+        """Adds the block of a case in the current round."""
         self._blocks[case].append(block)
 
     def as_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Report:
             mine = self._medians(Case(group, ours, part))
             other = self._medians(Case(group, theirs, part))
             if not mine or not other:
-                continue  # the group was not asked for
+                continue  # the group was not measured
             low, high = np.percentile(np.divide(mine, other), (25, 75))
             around = np.median(self._medians(Case(group, NOTHING, part)) or [np.nan])
             ratio = float(np.median(mine) / np.median(other))

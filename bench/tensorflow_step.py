@@ -45,7 +45,7 @@ from tensorflow_report import NOTHING, Block, Case, Report, as_text
 
 GROUPS = {"2 replicas": ("2 replicas",), "8 replicas": ("8 replicas",), "2 workers": ("tf", "shm", "tcp")}
 STEP_ONLY = "tf dtensor"
-THEIRS = ("tf", NOTHING)  # how names begin that are not ours
+THEIRS = ("tf", NOTHING)  # prefixes of names of other contenders
 BLOCK = 0.04  # seconds
 LEAST, MOST = 4, 60  # calls in a block
 LEAST_ROUNDS = 5
@@ -136,7 +136,7 @@ class _Run:
         ]
 
     def check_losses(self) -> list[str]:
-        """What is wrong with the losses of the first steps."""
+        """The errors in the losses of the first steps."""
         expected = model.losses()
         problems = []
         for (group, name), holder in self._where.items():
@@ -149,7 +149,7 @@ class _Run:
         return problems
 
     def check_sums(self, scale: float) -> list[str]:
-        """What is wrong with reduced gradients, and with who reduced them."""
+        """The errors in reduced gradients, and whether the right library reduced them."""
         problems = []
         for (group, name), holder in self._where.items():
             if name in (STEP_ONLY, NOTHING):
@@ -199,7 +199,7 @@ class _Run:
 
 
 def _wrong_bytes(group: str, name: str, moved: dict[str, int], times: int) -> list[str]:
-    """What is wrong with the bytes, by kind, that our engine has moved in a process in so many all-reduces."""
+    """The errors in the bytes, by kind, that our engine has moved in a process in so many all-reduces."""
     if name.startswith(THEIRS):
         least = {}
     elif group == "2 workers":
@@ -213,7 +213,7 @@ def _wrong_bytes(group: str, name: str, moved: dict[str, int], times: int) -> li
 
 
 class _Probe:
-    """Tells the placement of the cores, while all that is measured sleeps."""
+    """Measures the placement of the cores, while all contenders sleep."""
 
     def __init__(self) -> None:
         self._comms = collectives.local_group(2, timeout=_PROBE_TIMEOUT)

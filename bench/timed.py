@@ -74,7 +74,7 @@ def theirs(
     if case.level == "c":
         c_call = peer.prepare_c(case.algorithm, config.collective, x, config.op, *more)
         rewritten = [] if c_call.before else arrays
-        # The function's last argument is only held.
+        # The last argument of the function only keeps the arrays alive.
         timed = _from_c(
             _core._time_function, comm, rewritten, c_call.address, c_call.arguments, c_call.before, c_call.keep
         )
@@ -89,7 +89,7 @@ def _from_python(comm: collectives.Communicator, arrays: list[Array], call: Call
         now = time.perf_counter_ns
         for i in range(number):
             for array in arrays:
-                array.fill(0)  # which stays 0 whatever the op, so that nothing overflows
+                array.fill(0)  # stays 0 with every op, so that nothing overflows
             comm.barrier()
             if batch == 1:
                 begin = now()
@@ -129,7 +129,7 @@ def _method(
 
 
 class _Lists:
-    """Tensors beside `x` that hold its elements, in memory of the same kind: only that they are many differs."""
+    """Tensors with the elements of `x`, in memory of the same kind, to compare many tensors with one."""
 
     def __init__(self, count: int, dtype: str, tensors: int) -> None:
         lengths = tensor_lengths(count, tensors)

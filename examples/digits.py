@@ -2,9 +2,9 @@
 
 collectives run -n 4 examples/digits.py --check
 
-Mini-batch gradient descent with momentum, in float64. Rank r has rows r, r + size, ... of each batch. The gradients of
-its samples are added up, summed over the ranks by one fused all-reduce, and divided by the size of the whole batch. So
-the steps are those of one process, but for the order of the additions.
+Mini-batch gradient descent with momentum, in float64. Rank r has rows r, r + size, ... of each batch. It sums the
+gradients of its samples; one fused all-reduce sums them over the ranks, and they are divided by the size of the whole
+batch. So the steps are those of one process, except for the order of the additions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def load() -> tuple[Array, Array, Array, Array]:
 
 
 def gradients(parameters: list[Array], images: Array, labels: Array) -> tuple[list[Array], float]:
-    """Of the cross-entropy, summed over the samples: for the weights and the bias; and the cross-entropy itself."""
+    """The gradients of the cross-entropy for weights and bias, and the cross-entropy, both summed over the samples."""
     scores = images @ parameters[0] + parameters[1]
     scores -= scores.max(axis=1, keepdims=True)
     logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""The MLP of TensorFlow's DTensor tutorial, trained data-parallel on 8 virtual CPUs with its gradients reduced here.
+"""The MLP of TensorFlow's DTensor tutorial, trained data-parallel on 8 virtual CPUs by this library.
 
 python examples/dtensor_mlp.py
 python examples/dtensor_mlp.py --dtensor
@@ -7,9 +7,9 @@ Model 784-700-500-10 with ReLU, softmax cross-entropy, Adam written by hand, bat
 With --dtensor the same is trained by tf.experimental.dtensor too, and the losses of all steps are compared. Losses and
 test accuracy are plotted into a PNG.
 
-The images are MNIST where Keras has it in its cache (~/.keras/datasets/mnist.npz). Else they are made of scikit-learn's
-digits: scaled from 8 x 8 to 28 x 28 pixels and shifted at random by up to two pixels, with a seed; the test images come
-from digits of which none is in the training images.
+The images are MNIST if Keras has it in its cache (~/.keras/datasets/mnist.npz). Otherwise they are made of
+scikit-learn's digits: scaled from 8 x 8 to 28 x 28 pixels and shifted at random by up to two pixels, with a seed; the
+test images come from other digits than the training images.
 
 Source of the program: the tutorial "Distributed training with DTensors" at tensorflow.org.
 """
@@ -79,7 +79,7 @@ def make_of_digits(count: int) -> list[np.ndarray]:
 
 
 def batches(data: Data, batch: int, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Whole batches, in an order that the seed and the epoch decide."""
+    """Complete batches, in an order that depends on the seed and the epoch."""
     order = np.random.default_rng([SEED, epoch]).permutation(len(data.labels))
     for begin in range(0, len(order) - batch + 1, batch):
         chosen = order[begin : begin + batch]
@@ -231,7 +231,7 @@ def plot(path: str, histories: dict[str, tuple[list[float], list[float]]], title
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
-    # The two lie on each other, so the second is drawn thin, for both to be seen.
+    # The curves coincide; the second is drawn thin, so that both are visible.
     styles = ({"linewidth": 3.0, "markersize": 9}, {"linewidth": 1.2, "markersize": 4, "linestyle": "--"})
     for (name, (losses, accuracies)), style in zip(histories.items(), styles, strict=False):
         left.plot(range(1, len(losses) + 1), losses, label=name, **style)

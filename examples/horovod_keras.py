@@ -1,4 +1,4 @@
-"""A training script for Horovod's Keras API, of which the import line alone has changed.
+"""A training script for Horovod's Keras API, with only its import line changed.
 
 collectives run -n 2 examples/horovod_keras.py
 torchrun --nproc-per-node 2 examples/horovod_keras.py --epochs 8
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="samples of a step, on each rank (%(default)s)")
     parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of one rank (%(default)s)")
     parser.add_argument("--warmup", type=int, default=2, help="epochs in which it rises (%(default)s)")
-    parser.add_argument("--fp16", action="store_true", help="gradients travel as float16")
+    parser.add_argument("--fp16", action="store_true", help="send gradients as float16")
     parser.add_argument(
         "--checkpoint", type=Path, default=Path("horovod.keras"), help="of rank 0, after each epoch (%(default)s)"
     )
@@ -39,7 +39,7 @@ def main() -> None:
 
     hvd.init()
 
-    # Each rank takes the GPU of its number on this host, and no more of its memory than it needs.
+    # Each rank uses the GPU of its local rank, and no more of its memory than it needs.
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -49,7 +49,7 @@ def main() -> None:
     images, labels = load_digits(return_X_y=True)
     images = (images / 16.0).astype(np.float32).reshape(-1, 8, 8, 1)
     border = len(labels) * 4 // 5
-    # All ranks make equally many steps.
+    # All ranks make the same number of steps.
     steps = border // (options.batch * hvd.size())
     if steps < 1:
         parser.error(f"--batch is at most {border // hvd.size()} with {hvd.size()} ranks")
@@ -87,11 +87,11 @@ def main() -> None:
         steps_per_epoch=steps,
         epochs=options.epochs,
         callbacks=callbacks,
-        shuffle=False,  # the dataset is
+        shuffle=False,  # the dataset is shuffled already
         verbose=2 if hvd.rank() == 0 else 0,
     )
 
-    # Each rank looks at its share of the test; the shares may differ by one image, so sums are added up.
+    # Each rank tests its share of the images. Shares may differ by one image, so the ranks sum counts, not averages.
     mine = np.arange(border, len(labels))[hvd.rank() :: hvd.size()]
     right = int((model.predict(images[mine], verbose=0).argmax(axis=1) == labels[mine]).sum())
     total = hvd.allreduce(right, op=hvd.Sum)

@@ -2,7 +2,7 @@
 
 python examples/keras_mirrored.py --replicas 2
 
-Each replica is a logical CPU. A program that runs under tf.distribute.MirroredStrategy needs one argument more,
+Each replica is a logical CPU. A program for tf.distribute.MirroredStrategy needs only one more argument,
 `cross_device_ops=`. The data are scikit-learn's digits.
 """
 

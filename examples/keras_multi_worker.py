@@ -1,4 +1,4 @@
-"""Keras' fit on several workers, with a checkpoint that the chief alone writes and that training goes on from.
+"""Keras' fit on several workers, with a checkpoint that only the chief writes and from which training continues.
 
 python examples/keras_multi_worker.py --workers 2
 python examples/keras_multi_worker.py --workers 2 --restore --epochs 8
@@ -6,11 +6,11 @@ python examples/keras_multi_worker.py --workers 2 --restore --epochs 8
 Without TF_CONFIG this starts the workers itself, on this host. On several hosts start it once on each, with TF_CONFIG
 in the environment (see docs/tensorflow.md). The data are scikit-learn's digits.
 
-About the checkpoint. Under TensorFlow's own strategy every worker has to save, each into a folder of its own, because
-saving may run collectives: metrics are variables with one value on each worker, which reading adds up. Weights and the
-state of the optimizer are the same on all workers, and reading these needs nobody else. Both, and nothing more, are
-in what Keras 3's `model.save` writes, so one worker can do it while the others go on. To restore, only the chief reads
-the file. The others get the values over the network; so they need no common file system.
+About the checkpoint: under TensorFlow's own strategy every worker must save, each into a folder of its own, because
+saving may run collectives: metrics are variables with one value on each worker, and reading them sums the values.
+Weights and the state of the optimizer are the same on all workers, and reading them runs no collective. Keras 3's
+`model.save` writes only these, so one worker can do it while the others continue. To restore, only the chief reads the
+file and sends the values to the others; so they need no common file system.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 
 def start_workers(count: int) -> int:
-    """Runs this program as `count` workers of this host. 0: all ended well. When one fails, all are ended."""
+    """Runs this program as `count` workers on this host; returns 0 if all succeeded. When one fails, ends all."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
@@ -125,7 +125,7 @@ def train(options: argparse.Namespace) -> None:
             if chief:
                 unfinished = options.checkpoint.with_suffix(".part.keras")
                 self.model.save(unfinished)
-                unfinished.replace(options.checkpoint)  # so that the file is whole whenever this program is ended
+                unfinished.replace(options.checkpoint)  # so that the file is complete, whenever this program is killed
 
     model.fit(
         training,
@@ -154,7 +154,7 @@ def main() -> None:
         default=Path("keras_multi_worker.keras"),
         help="written after each epoch, by the chief (%(default)s)",
     )
-    parser.add_argument("--restore", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--restore", action="store_true", help="continue from the checkpoint")
     options = parser.parse_args()
     if min(options.workers, options.epochs, options.batch) < 1:
         parser.error("--workers, --epochs and --batch are at least 1")

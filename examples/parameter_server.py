@@ -1,14 +1,14 @@
-"""Asynchronous training with parameter servers, under a strategy into which collectives is plugged.
+"""Asynchronous training with parameter servers, under a strategy that uses the ops of collectives.
 
 python examples/parameter_server.py --workers 2
 
-Starts one parameter server and the workers as processes of this host, and is the coordinator itself. Steps are handed
-to whichever worker is free and change the variables on the server without waiting for each other; so the losses differ
-a little from run to run. The data are scikit-learn's digits.
+The program starts one parameter server and the workers as processes of this host, and is the coordinator itself. Free
+workers run the steps, which change the variables on the server without waiting for each other; so the losses differ a
+little from run to run. The data are scikit-learn's digits.
 
-What is plugged in reduces over the replicas of a worker, which are its GPUs. A worker without GPUs is one replica and
-has nothing to reduce; the program is the same. The functions that the coordinator schedules run in the processes of
-the workers, so these import collectives.tensorflow too, before they make their servers.
+The ops reduce over the replicas of a worker, which are its GPUs. A worker without GPUs is one replica and has nothing
+to reduce; the program is the same. The functions that the coordinator schedules run in the processes of the workers, so
+these must import collectives.tensorflow, too, before they make their servers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sklearn.datasets import load_digits
 
 
 def serve() -> None:
-    """The life of a parameter server or a worker: ends when its standard input does."""
+    """The main function of a parameter server or a worker; it ends when its standard input is closed."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"

@@ -3,9 +3,9 @@
 collectives run -n 2 examples/smddp.py
 torchrun --nproc-per-node 2 examples/smddp.py --fp16
 
-One process is one rank. Each reads its share of scikit-learn's digits and takes the gradients of its batch; the tape
-averages them over the ranks. After the first batch all ranks get the weights of rank 0, which alone writes the
-checkpoint. docs/horovod.md has the names of SMDDP and of Horovod, whose scripts look the same.
+One process is one rank. Each reads its share of scikit-learn's digits and computes the gradients of its batch; the tape
+averages them over the ranks. After the first batch all ranks get the weights of rank 0. Only rank 0 writes the
+checkpoint. docs/horovod.md lists the names of SMDDP and of Horovod, whose scripts look the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="batches that each rank trains on (%(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="samples of a batch, on each rank (%(default)s)")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of one rank (%(default)s)")
-    parser.add_argument("--fp16", action="store_true", help="gradients travel as float16")
+    parser.add_argument("--fp16", action="store_true", help="send gradients as float16")
     parser.add_argument("--checkpoint", type=Path, default=Path("smddp"), help="folder for it (%(default)s)")
     options = parser.parse_args()
     if options.steps < 1 or options.batch < 1:
@@ -35,7 +35,7 @@ def main() -> None:
 
     sdp.init()
 
-    # Each rank takes the GPU of its number on this host, and no more of its memory than it needs.
+    # Each rank uses the GPU of its local rank, and no more of its memory than it needs.
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -74,7 +74,7 @@ def main() -> None:
 
         if first_batch:
             sdp.broadcast_variables(model.variables, root_rank=0)
-            sdp.broadcast_variables(opt.variables, root_rank=0)  # under Keras 2: a method, and taken as well
+            sdp.broadcast_variables(opt.variables, root_rank=0)  # under Keras 2 a method, which is accepted, too
 
         return sdp.oob_allreduce(loss_value)  # the average over the ranks
 

@@ -1,4 +1,4 @@
-"""Fails when the tests have taken longer than they may, and says which files take most of it.
+"""Fails when the tests took longer than they may, and prints which files take most of the time.
 
     python tools/check_durations.py report.xml --minutes 25 --processes 4
 

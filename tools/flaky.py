@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 BUSY = "while True: pass"
 OF_A_ROUND = 3600.0  # seconds; each test has a limit of its own
 PROCESSES_OF_A_CORE = 4  # of pytest: more than a core can serve, so that tests keep each other waiting, too
-# Who imports one of these starts processes, sends signals or waits for others.
+# Tests that import one of these start processes, send signals or wait for others.
 WAITING = {"signal", "subprocess", "socket", "threading", "joining", "namespaces", "net", "chaos_jobs", "tf_workers"}
 WAITING |= {"replicas", "shrinking", "stderr_of", "threaded"}
-# These start processes as well, but only compute in them, for long.
+# These start processes, too, but only for long computations.
 COMPUTING = ("test_bench*", "test_conformance*", "test_cpp", "test_cuda*", "test_examples", "test_model", "test_readme")
 COMPUTING += ("test_reducers", "test_sdist", "test_tensorflow_*", "test_programs", "test_mutants", "test_even_parts")
 COMPUTING += ("test_arrays", "test_arrays_jax", "test_calls_in_turn", "test_changed_arrays", "test_nccl_collectives")
@@ -59,7 +59,7 @@ def chosen() -> list[str]:
 
 
 def one_round(files: list[str], busy: int) -> dict[str, Any]:
-    """Runs the files beside so many busy processes: how long it took, how many tests ran, which failed and how."""
+    """Runs the files beside busy processes; returns the time, the number of tests, and the failures."""
     began = time.monotonic()
     others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(busy)]
     try:
@@ -80,7 +80,7 @@ def one_round(files: list[str], busy: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs what rounds are missing and says which tests failed in how many."""
+    """Runs the rounds that are missing and prints which tests failed in how many."""
     parser = argparse.ArgumentParser(description="tests that wait, beside busy processes, round after round")
     parser.add_argument("files", nargs="*", help="test files (default: those that start processes or wait)")
     parser.add_argument("--rounds", type=int, default=10, help="how often (default: 10)")

@@ -1,4 +1,4 @@
-"""Shows that the short tests are strong: makes 40 lines of the core wrong, one at a time, and looks who notices.
+"""Shows that the short tests are strong: makes 40 lines of the core wrong, one at a time, and checks which test fails.
 
     python tools/mutants.py                     all of tools/mutant_list.py
     python tools/mutants.py --only flag-of-loop   some of them, also when there is a result already
@@ -40,7 +40,7 @@ OF_A_TEST = 60  # seconds
 OF_A_KILLER = 300
 OF_REACHING = 240
 OF_FULL = 900
-# They need another build than this one, or none.
+# These tests need another build than this one, or none.
 NEVER = (
     "tests/cpp/test_cpp.py",
     "tests/cuda/test_cuda_build.py",
@@ -52,7 +52,7 @@ CTEST = "ctest "
 
 @dataclass
 class Result:
-    """What became of a mutant.
+    """The result of a mutant.
 
     Attributes:
         phase: "likely killer", "reaching tests", "full tests", "survived ...", or "error: ...".
@@ -92,7 +92,7 @@ class Copy:
         self.staged = Staged(self.tree / "build" / "mutants", self.tree)
 
     def refresh(self) -> None:
-        """Makes the copy what the tree is; files that are the same keep their time, so nothing is built for them."""
+        """Updates the copy from the tree. Unchanged files keep their times, so that they are not built again."""
         wanted = reach.files_of(ROOT)
         for name in wanted:
             here, there = ROOT / name, self.tree / name
@@ -123,7 +123,7 @@ class Copy:
 
     def environment(self) -> dict[str, str]:
         variables = self.staged.environment()
-        # A compiled file of Python is taken for current when length and second are the same.
+        # Python considers a compiled file current when the length and the second of its source are the same.
         return variables | {"PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(self, command: list[str], limit: float, environment: dict[str, str]) -> tuple[int | None, str]:
@@ -202,7 +202,7 @@ class Copy:
 
 
 class Trials:
-    """All that is tried, and what came of it."""
+    """The mutants and their results."""
 
     def __init__(self, folder: Path, full: bool, likely: bool, end: float) -> None:
         self.copy = Copy(folder)

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-# So much of all the time is for one file, since others wait behind it.
+# The share of the time for one file, since others wait behind it.
 SHARE = 0.4
 
 _END = float(os.environ.get("QUICK_TESTS_END", "inf"))

@@ -1,4 +1,4 @@
-"""A verdict on a change in a few minutes: .ci/quick. What it leaves out it says; .ci/run leaves nothing out.
+"""A verdict on a change in a few minutes: .ci/quick. It prints what it omits; .ci/run omits nothing.
 
     .ci/quick                 what differs from the upstream branch, or else from the last commit but one
     .ci/quick PATH ...        these files
@@ -36,11 +36,11 @@ NEVER = {
 }
 WHOLE = 150  # seconds after which no test begins, unless the rest took so long that tests had less than LEAST
 LEAST = 60
-# A longer build does not count, up to so much: what many files include deserves tests all the same.
+# The part of a long build that does not count, so that a header that many files include gets tests, too.
 LONG_BUILD = 30
 MOST_BUILD = 300
 OF_CXX = 90  # seconds for a program of ctest
-# What a file of tests takes where no run before has told, and how much more than the time is offered to the workers.
+# The assumed duration of a file of tests that has not run before, and by how much more than the time there is for work.
 GUESS = 10.0
 MARGIN = 1.5
 
@@ -54,7 +54,7 @@ def output_of(*command: str) -> str:
 
 
 def changed() -> list[str]:
-    """Files that differ from where the upstream branch is, or else from the last commit but one, and new ones."""
+    """Files that differ from the upstream branch, or without one from the last commit but one, and new files."""
     for upstream in ("@{upstream}", "origin/main", "HEAD~1"):
         found = subprocess.run(
             ["git", "merge-base", "HEAD", upstream], cwd=ROOT, capture_output=True, text=True, check=False
@@ -73,7 +73,7 @@ def short(test: str) -> str:
 
 
 class Quick:
-    """The steps, and what they leave out."""
+    """The steps, and what they omit."""
 
     def __init__(self, paths: list[str], whole: float, budget: float | None) -> None:
         self.begin = time.monotonic()
@@ -216,7 +216,7 @@ class Quick:
         return self.staged.folder / "durations.json"
 
     def affordable(self, names: list[str], budget: float) -> tuple[list[str], list[str]]:
-        """The closest files, as many as there may be time for, and the others, which need not even be collected."""
+        """The closest files, as many as there may be time for, and the others, which are not even collected."""
         known = json.loads(self._durations.read_text()) if self._durations.exists() else {}
         left = MARGIN * budget * (os.cpu_count() or 1)
         count = 0
@@ -226,7 +226,7 @@ class Quick:
         return names[:count], names[count:]
 
     def remember(self, report: Path) -> None:
-        """What each file took this time, where it took more than ever."""
+        """The durations of files that took longer than in any earlier run."""
         known = json.loads(self._durations.read_text()) if self._durations.exists() else {}
         now: dict[str, float] = {}
         for case in cases(report) if report.exists() else ():
@@ -236,7 +236,7 @@ class Quick:
 
     @staticmethod
     def outcome(report: Path) -> tuple[Counter[str], Counter[str]]:
-        """How many tests of each file were too late, and how many ran."""
+        """For each file, how many tests were skipped for lack of time, and how many ran."""
         late: Counter[str] = Counter()
         ran: Counter[str] = Counter()
         for case in cases(report) if report.exists() else ():

@@ -1,4 +1,4 @@
-"""Which tests a change can reach, the closest first, each with the way there.
+"""Which tests a change can reach, the closest first, each with the path to it.
 
     python tools/reach.py csrc/engine/executor/executor.cc docs/design.md
     python tools/reach.py --plain PATH ...    only the names
@@ -39,7 +39,7 @@ REGISTERED = re.compile(r"^const (Register\w+) ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Reached:
-    """A test, and the way from it to a changed file."""
+    """A test, and the path from it to a changed file."""
 
     test: str  # a file test_*.py of Python, or *_test.cc of C++
     way: tuple[str, ...]
@@ -68,7 +68,7 @@ def is_test(path: str) -> bool:
 
 
 def files_of(root: Path) -> list[str]:
-    """What git has, or would take, of the working copy."""
+    """The files of the working copy that git tracks or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
     return sorted(name for name in set(listed) if (root / name).is_file())
@@ -76,7 +76,7 @@ def files_of(root: Path) -> list[str]:
 
 @dataclass
 class Module:
-    """What a Python file says: imported modules, names of _core, paths in strings, fixtures that it takes or has."""
+    """The references of a Python file: imported modules, names of _core, paths in strings, fixtures."""
 
     imports: list[str] = field(default_factory=list)
     core: set[str] = field(default_factory=set)
@@ -94,7 +94,7 @@ class Graph:
         self._known = set(self.files)
         self._folders = {str(parent) for name in self.files for parent in Path(name).parents} - {"."}
         self.steps: dict[str, list[str]] = {name: [] for name in self.files}
-        # A test that names a folder of the top reads texts there; nothing leads on from these.
+        # A test that names a top-level folder reads texts there; these lead to no other file.
         self.read: dict[str, list[str]] = {}
         self._text: dict[str, str] = {}
         self._known_ways: dict[str, dict[str, str]] = {}
@@ -125,7 +125,7 @@ class Graph:
         return sorted(found, key=lambda r: (r.distance, -r.mentions, r.reaches, r.test))
 
     def _mentions(self, test: str, words: set[str]) -> int:
-        """How many of the words the text has; one that the name of the test has counts three times."""
+        """How many of the words the text contains; a word in the name of the test counts three times."""
         text = set(re.findall(r"[a-z0-9]+", self.text(test)))
         own = Path(test).stem.split("_")
         return sum(word in text for word in words) + 2 * sum(any(w.startswith(word) for w in own) for word in words)
@@ -135,7 +135,7 @@ class Graph:
         return full.resolve().relative_to(self.root.resolve()).as_posix()
 
     def _ways(self, test: str) -> dict[str, str]:
-        """Of each file that the test reaches: from where, on a shortest way."""
+        """For each file that the test reaches, the file before it on a shortest path."""
         if test in self._known_ways:
             return self._known_ways[test]
         self._known_ways[test] = before = {test: ""}
@@ -266,7 +266,7 @@ class Graph:
         tree = ast.parse(self.text(name))
         whole = self._module_of(name, [tree])
         if name == "tests/conftest.py":
-            # What a fixture uses concerns those who take it: not all that conftest.py imports is there for every test.
+            # Only tests that use a fixture depend on what it uses, so not every test depends on all of conftest.py.
             top = {alias: module for node in tree.body for alias, module in self._aliases(name, node)}
             for node in tree.body:
                 if isinstance(node, ast.FunctionDef) and any("fixture" in ast.dump(d) for d in node.decorator_list):
@@ -337,7 +337,7 @@ def name_of(node: ast.AST) -> str:
 
 
 def subject(path: str) -> set[str]:
-    """The words by which a test may speak of a file."""
+    """The words by which a test may refer to a file."""
     return {word for word in (Path(path).parent.name, *Path(path).stem.split("_")) if len(word) > 2}
 
 

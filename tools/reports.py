@@ -24,7 +24,7 @@ class Case(NamedTuple):
     element: ET.Element
 
     def failure(self) -> str | None:
-        """What pytest says first of a failure or an error, None where there is none."""
+        """The first line of pytest about a failure or an error, None where there is none."""
         for kind in ("failure", "error"):
             if (found := self.element.find(kind)) is not None:
                 return found.get("message", "")

@@ -41,7 +41,7 @@ def own_includes(source: str) -> list[tuple[str, str]]:
 
 
 def arrows() -> dict[str, set[str]]:
-    """Of each room the others that its files include."""
+    """For each room, the others that its files include."""
     found: dict[str, set[str]] = {}
     for path in SOURCES:
         own = room(path.relative_to(CSRC).as_posix())
@@ -50,7 +50,7 @@ def arrows() -> dict[str, set[str]]:
 
 
 def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Without the arrows that others imply, which would hide those that do not."""
+    """Removes arrows that others imply, so that the essential ones are visible."""
 
     def reach(name: str) -> set[str]:
         return graph[name].union(*(reach(other) for other in graph[name])) if graph[name] else set()

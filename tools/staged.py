@@ -1,4 +1,4 @@
-"""The package built incrementally and put together of links: what .ci/quick and tools/mutants.py test, without pip.
+"""Builds the package incrementally and stages it as links, without pip, for .ci/quick and tools/mutants.py.
 
 A build folder of CMake has the engine, the Python module and the C++ tests. In its folder `stage` lies a package
 `collectives` whose Python files are links to python/collectives and whose libraries are links to what was built, with
@@ -29,7 +29,7 @@ sys.exit(main())
 
 @dataclass
 class Outcome:
-    """What became of a build."""
+    """The result of a build."""
 
     good: bool
     seconds: float
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def tool(name: str) -> str:
-    """A program beside this interpreter, or else one on the path."""
+    """A program in the folder of this interpreter, or else on the path."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         raise FileNotFoundError(f"{name} is not installed: pip install '.[test,dev]'")
@@ -60,7 +60,7 @@ class Staged:
         self.path = self.folder / "stage"
 
     def build(self, jobs: int | None = None) -> Outcome:
-        """Compiles what has changed and puts the package together."""
+        """Compiles what has changed and stages the package."""
         begin = time.monotonic()
         output = ""
         jobs = jobs or os.cpu_count() or 1
@@ -76,7 +76,7 @@ class Staged:
         return Outcome(True, time.monotonic() - begin, output)
 
     def _run(self, command: list[str]) -> tuple[int, str]:
-        """The exit code and the output. What is broken off leaves no compiler behind, which would finish later."""
+        """The exit code and the output. If interrupted, it also ends the compilers, which would go on otherwise."""
         process = subprocess.Popen(
             command,
             cwd=self.root,

@@ -40,7 +40,7 @@ class CCall:
 
 
 class Peer(Protocol):
-    """What a peer file has.
+    """The interface of a peer file.
 
     Attributes:
         NAME: of the file.
@@ -56,7 +56,7 @@ class Peer(Protocol):
         """Its environment: `directory`, or where it installs itself. Raises PeerMissingError."""
 
     def unsupported(self, config: Config) -> str:
-        """Why it cannot do what the run asks for, or empty when it can."""
+        """Why it cannot do the requested run, or empty when it can."""
 
     def command(self, environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
         """The command and the environment variables that start the Python program `program` as the ranks."""

@@ -1,4 +1,4 @@
-"""Bare loops: no library, but collectives of which nothing is there but the copies, the sums and the flags.
+"""Bare loops: no library, but collectives reduced to their copies, sums and flags.
 
     python bench/allreduce.py --vs bare
 
@@ -32,10 +32,10 @@ REQUIREMENTS: list[str] = []  # a compiler
 _MOST_RANKS = 16  # as in bare.c
 _ONE_SHOT_UP_TO = 32 << 10  # bytes
 _TWO_SHOT_FROM = 4 << 10
-# Bytes that two_shot takes at a time: what a slot of a box has, or a part of it, so that ranks which share a core have
-# another chunk to go on with.
+# Chunk sizes of two_shot: a slot of a bounce buffer, or a part of it, so that ranks that share a core have another
+# chunk to work on.
 _CHUNKS = (512 << 10, 256 << 10, 64 << 10)
-# Beyond, boxes would be read again and again.
+# Above, bounce buffers would be read again and again.
 _UP_TO = {"all_reduce": 8 << 20, "broadcast": 1 << 20}
 
 
@@ -86,7 +86,7 @@ def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
         return []
     if collective == "broadcast":
         return ["broadcast"]
-    # A shorter chunk than the buffer, and none that is as long.
+    # Only chunks that are shorter than the buffer.
     chunks = [chunk for chunk in _CHUNKS if chunk < nbytes or chunk == _CHUNKS[0]]
     ways = [f"two_shot {chunk}" for chunk in chunks if nbytes >= _TWO_SHOT_FROM]
     return [*(["one_shot"] if nbytes <= _ONE_SHOT_UP_TO else []), *ways]

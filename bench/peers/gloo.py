@@ -1,4 +1,4 @@
-"""Gloo, which torch.distributed uses on CPUs. It knows TCP only, on one host too.
+"""Gloo, which torch.distributed uses on CPUs. It supports TCP only, also on one host.
 
 It is installed, and then used, by
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NAME = "gloo"
 LEVELS = ("python", "c")
-REQUIREMENTS = ["torch>=2.7"]  # from which on C++ code of today's compilers can call it
+REQUIREMENTS = ["torch>=2.7"]  # the first that C++ code of current compilers can call
 
 # In the order of c10d::ReduceOp.
 _OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
@@ -114,7 +114,7 @@ def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callab
         return functools.partial(dist.all_gather_into_tensor, *result, tensor)
     if collective == "all_to_all":
         return functools.partial(dist.all_to_all_single, *result, tensor)
-    # Sum is the default, as it is ours: only what a user has to write is passed.
+    # Sum is the default, as in ours: pass only arguments that a user must write.
     keywords = {} if op == "sum" else {"op": getattr(dist.ReduceOp, _OPS[op])}
     if collective == "reduce_scatter":
         return functools.partial(dist.reduce_scatter_tensor, *result, tensor, **keywords)
@@ -145,7 +145,7 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-@functools.cache  # so that a buffer has one, however often it is measured
+@functools.cache  # one for each buffer, however often it is measured
 def _tensors(address: int, count: int, dtype: str) -> int:
     made = _library().gloo_tensors(ctypes.c_void_p(address), ctypes.c_int64(count), _DTYPES.index(dtype))
     if made is None:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def default_directory(name: str) -> Path:
-    """Where the environment of a peer lies unless somebody says otherwise."""
+    """The default folder of the environment of a peer."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "collectives-bench" / name
 
@@ -34,7 +34,7 @@ def driver(environment: Path, source: str, flags: list[str], libraries: list[Pat
     path = Path(__file__).parent / source
     compiler = os.environ.get("CXX") or "c++"
     arguments = [*("-O3", "-DNDEBUG", "-fPIC", "-shared", "-w"), *flags, str(path), *map(str, libraries)]
-    # Whatever changes the result changes its name.
+    # The name depends on everything that affects the result.
     stamps = [library.stat().st_mtime_ns for library in libraries if library.exists()]
     key = hashlib.sha256(repr((path.read_bytes(), compiler, arguments, stamps)).encode()).hexdigest()[:16]
     result = environment / "cache" / f"{path.stem}-{key}.so"

@@ -84,7 +84,7 @@ def join() -> tuple[int, int, Callable[[Any], Any]]:
 
     rank, size, ports = launched.place()
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_x64", True)  # else float64 and int64 are made narrower
+    jax.config.update("jax_enable_x64", True)  # else JAX narrows float64 and int64
     jax.distributed.initialize(f"127.0.0.1:{ports[0]}", num_processes=size, process_id=rank)
 
     def share(value: Any) -> Any:
@@ -105,7 +105,7 @@ def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callab
     import numpy as np
 
     function, sharding = _compiled("sum" if collective == "broadcast" else op, x.dtype.name)
-    raw = x.view(np.uint16) if x.dtype.name == "bfloat16" else x  # NumPy does not hand out bfloat16 by DLPack
+    raw = x.view(np.uint16) if x.dtype.name == "bfloat16" else x  # NumPy does not export bfloat16 by DLPack
     if collective == "broadcast" and jax.process_index() != 0:
         mine = jax.numpy.zeros_like(raw)
     else:
@@ -120,7 +120,7 @@ def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callab
 
 @functools.cache
 def _compiled(op: str, dtype: str) -> tuple[Any, Any]:
-    """The function, which JAX compiles once for each shape, and how its argument lies on the processes."""
+    """The function, which JAX compiles once for each shape, and the sharding of its argument."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 

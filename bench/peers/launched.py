@@ -1,4 +1,4 @@
-"""What the peers have in common that are started by the launcher of this package and find each other by ports."""
+"""Shared by peers that the launcher of this package starts, and that find each other by ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def locate(name: str, directory: Path | None) -> Path:
 def command(
     environment: Path, config: Config, program: list[str], variables: dict[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """What `peers.Peer.command` returns. A variable that the caller has set is left alone."""
+    """What `peers.Peer.command` returns. Variables that the caller has set are not changed."""
     arguments = [str(environment / "bin" / "collectives"), "run", "-n", str(config.ranks)]
     variables = {name: value for name, value in variables.items() if name not in os.environ}
     ports = ",".join(str(port) for port in _free_ports(config.ranks))

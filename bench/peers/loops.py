@@ -1,4 +1,4 @@
-"""What the peers have in common that are no libraries, but loops over shared memory in a C file of this folder.
+"""Shared by peers that are no libraries, but loops over shared memory in a C file of this folder.
 
 The C files have loops.h in common.
 """
@@ -22,8 +22,8 @@ from . import PeerMissingError, launched
 if TYPE_CHECKING:
     from cases import Config
 
-# Without the last two loops that copy become calls of memcpy, which goes around the caches when it copies much, and
-# gcc 12 takes a loop that it knows to be short for a longer one that looks the same.
+# Without the last two options gcc turns copy loops into calls of memcpy, which bypasses the caches for large copies,
+# and gcc 12 replaces a loop that it knows to be short by a longer one that looks the same.
 _FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared"),
     *("-fno-tree-loop-distribute-patterns", "-fno-ipa-icf"),
@@ -109,25 +109,25 @@ class Loops:
         """Over the shared memory `memory`, a file, and what else open_state() takes, in its order. Raises OSError."""
         loaded = ctypes.CDLL(str(library), use_errno=True)
         loaded.open_state.restype = ctypes.c_void_p
-        # As wide as any of them is: whoever takes less takes the low part.
+        # As wide as the widest: a function with a narrower argument uses its low part.
         state = loaded.open_state(*map(ctypes.c_size_t, (memory, *arguments)))
         if not state:
             raise OSError(ctypes.get_errno(), f"the memory of {library.name} cannot be mapped")
         return Loops(loaded, state, keep)
 
     def address(self, name: str) -> int:
-        """Of a function."""
+        """The address of a function."""
         return ctypes.cast(getattr(self.functions, name), ctypes.c_void_p).value or 0
 
     def close(self) -> None:
-        """Gives back the memory. No call may be used after this."""
+        """Frees the memory. Do not use any call afterwards."""
         self.functions.close_state.restype = None
         self.functions.close_state.argtypes = [ctypes.c_void_p]
         self.functions.close_state(self.state)
 
 
 def shared_bytes(library: Path, size: int) -> int:
-    """Of the memory that shared_bytes() of the file says is needed for this."""
+    """The bytes of shared memory that are needed, by shared_bytes() of the C file."""
     functions = ctypes.CDLL(str(library))
     functions.shared_bytes.restype = ctypes.c_size_t
     return int(functions.shared_bytes(ctypes.c_size_t(size)))

@@ -1,4 +1,4 @@
-"""The limit: not a library, but the primitives of which no library can have fewer, measured in the same run as ours.
+"""The limit: not a library, but the primitives that every library needs, measured in the same run as ours.
 
     python bench/allreduce.py --vs memcpy
 
@@ -35,7 +35,7 @@ LEVELS = ("c",)
 REQUIREMENTS: list[str] = []  # a compiler
 _SETTINGS = "COLLECTIVES_BENCH_MEMCPY"
 _LEAST_BUFFER = 2 << 20  # bytes, the size of a huge page; room for a batch of small calls as well
-# The function that sets the scene for a primitive.
+# The function that prepares a primitive.
 _BEFORE = {
     "empty": "empty",
     "flag": "empty",

@@ -1,4 +1,4 @@
-"""What the peers that are MPIs have in common: they are called through mpi4py."""
+"""Shared by the peers that are MPIs: they are called through mpi4py."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def intel_variables(config: Config) -> dict[str, str]:
         variables["I_MPI_THREAD_YIELD"] = "2"
     if config.transport == "tcp":
         variables |= {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
-        variables["I_MPI_COLL_INTRANODE"] = "pt2pt"  # collectives take shared memory otherwise
+        variables["I_MPI_COLL_INTRANODE"] = "pt2pt"  # otherwise collectives use shared memory
     return variables
 
 
 def unless_set(variables: dict[str, str]) -> dict[str, str]:
-    """What the caller has set is left alone, so that other settings can be tried."""
+    """Does not change what the caller has set, so that other settings can be tried."""
     return {name: value for name, value in variables.items() if name not in os.environ}
 
 
@@ -100,7 +100,7 @@ def prepare(way: str, collective: str, x: Array, op: str, *out: Array, comm: Any
         return functools.partial(comm.Bcast, x)
     if collective in ("all_gather", "all_to_all"):
         return functools.partial(comm.Allgather if collective == "all_gather" else comm.Alltoall, x, *out)
-    # Sum is the default, as it is ours: only what a user has to write is passed.
+    # Sum is the default, as in ours: pass only arguments that a user must write.
     keywords = {} if op == "sum" else {"op": getattr(MPI, _OPS[op])}
     if collective == "reduce_scatter":
         return functools.partial(comm.Reduce_scatter_block, x, *out, **keywords)
@@ -148,7 +148,7 @@ def prepare_c(way: str, collective: str, x: Array, op: str, *out: Array, comm: A
 
 @functools.cache
 def _address(name: str) -> int:
-    """Of a function of the MPI that is loaded."""
+    """The address of a function of the loaded MPI."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     files = dict.fromkeys(line.split(maxsplit=5)[-1] for line in maps.splitlines())
     libraries = [file for file in files if Path(file).name.startswith("libmpi.so")]

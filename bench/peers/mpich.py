@@ -56,7 +56,7 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
     arguments = ["-bind-to", "none" if mpi.crowded(config) else "core"]
     variables = {}
     if config.transport == "tcp":
-        variables = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}  # it takes shared memory otherwise
+        variables = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}  # otherwise it uses shared memory
     return mpi.under_hydra(environment, config, program, arguments, variables)
 
 

@@ -34,10 +34,10 @@ __all__ = ["abort", "fetch", "ways"]  # of what is imported
 
 NAME = "oneccl"
 LEVELS = ("c",)
-# The next version wants a libfabric that there is no wheel of.
+# The next version needs a libfabric for which there is no wheel.
 REQUIREMENTS = [
     *("mpi4py>=4", "oneccl-cpu>=2022.1,<2022.2", "oneccl-cpu-devel>=2022.1,<2022.2", "impi-rt>=2021.18"),
-    "intel-cmplr-lib-rt",  # libccl.so.1 needs its libintlc.so.5, and does not say so
+    "intel-cmplr-lib-rt",  # libccl.so.1 needs its libintlc.so.5 without declaring it
 ]
 
 _OPS = {"sum": 0, "prod": 1, "min": 2, "max": 3}  # as ccl::reduction
@@ -66,7 +66,7 @@ def locate(directory: Path | None) -> Path:
 def _driver(environment: Path) -> Path:
     lib = environment / "lib"
     flags = ["-std=c++17", f"-I{environment / 'include'}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed"]
-    # libccl.so.1 names a libccl.so.2, which these wheels lack and from which it takes nothing: the driver stands in.
+    # libccl.so.1 needs a libccl.so.2, which these wheels lack and of which it uses nothing: the driver replaces it.
     flags += ["-Wl,-soname,libccl.so.2", "-Wl,--allow-shlib-undefined"]
     return install.driver(environment, "oneccl.cc", flags, [lib / "libintlc.so.5", lib / "libccl.so.1"])
 

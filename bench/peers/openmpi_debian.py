@@ -27,7 +27,7 @@ __all__ = ["LEVELS", "abort", "fetch", "join", "prepare", "prepare_c", "unsuppor
 NAME = "openmpi_debian"
 REQUIREMENTS = ["mpi4py>=4"]
 
-# By Debian's name: another MPI may be first in PATH, or be what `mpirun` means.
+# Debian's own name, since `mpirun` in PATH may be of another MPI.
 _MPIRUN = Path("/usr/bin/mpirun.openmpi")
 # For MPI_Allreduce (number 2) of two ranks: recursive doubling from 3000 bytes up to 6000, where 4.1 would take an
 # algorithm that is up to 1.4 times slower; 0 leaves the choice to it.
@@ -44,7 +44,7 @@ def locate(directory: Path | None) -> Path:
 
 def command(environment: Path, config: Config, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """See `peers.Peer`."""
-    # 4.1 calls it vader, and newer ones know it by that name too.
+    # 4.1 calls it vader; newer ones accept that name, too.
     arguments, variables = openmpi.under_mpirun(_MPIRUN, "vader", environment, config, program)
     more = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
     if config.ranks == 2 and config.transport != "tcp":
@@ -56,7 +56,7 @@ def command(environment: Path, config: Config, program: list[str]) -> tuple[list
 
 
 def main() -> int:
-    """Installs what can be installed without being root."""
+    """Installs the parts that need no root."""
     status = install.main(NAME, REQUIREMENTS)
     if status == 0 and not _MPIRUN.exists():
         print(f"bench/peers/openmpi_debian.py: error: {_MISSING}", file=sys.stderr)

@@ -54,7 +54,7 @@ _REDUCED = ("bfloat16", "float16", "float32", "float64", "int32", "int64")
 _SENT = ("bool", "float16", "float32", "float64", "int32", "int64")
 _SUBDIVIDED_FROM = 8 << 20  # bytes
 _SHARED = 1024  # bytes that hold what rank 0 shares
-_GROUP = 1 << 20  # a key that TensorFlow itself, which counts from 1, does not come to
+_GROUP = 1 << 20  # above the keys that TensorFlow uses itself, which count from 1
 
 _last: dict[str, Any] = {}  # the result of the last call
 _instances = itertools.count(_GROUP)  # all ranks make the same functions in the same order
@@ -91,7 +91,7 @@ def join() -> tuple[int, int, Callable[[Any], Any]]:
     addresses = [f"127.0.0.1:{port}" for port in ports]
     task = {"type": "worker", "index": rank}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
-    # As many threads as there are cores for a rank: with more they take turns with those of the other ranks.
+    # As many threads as a rank has cores: more would compete with those of other ranks.
     tf.config.threading.set_intra_op_parallelism_threads(launched.cores_each(size))
     experimental = tf.distribute.experimental
     ring = experimental.CommunicationOptions(implementation=experimental.CommunicationImplementation.RING)
@@ -118,7 +118,7 @@ def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callab
     import tensorflow as tf
 
     function = _function(collective, op, x.dtype.name, x.size, 8 if way == "subdivided" else -1)
-    raw = x.view(np.uint16) if x.dtype.name == "bfloat16" else x  # NumPy does not hand out bfloat16 by DLPack
+    raw = x.view(np.uint16) if x.dtype.name == "bfloat16" else x  # NumPy does not export bfloat16 by DLPack
     tensor = tf.experimental.dlpack.from_dlpack(raw.__dlpack__())
 
     def call() -> None:

@@ -5,15 +5,18 @@
 >>> gradient = np.ones(1000, np.float32)
 >>> comm.all_reduce(gradient, op="avg")
 
-``init`` joins the job that this process was started in (``collectives run``, or the variables ``COLLECTIVES_RANK``,
-``COLLECTIVES_SIZE``, ``COLLECTIVES_RENDEZVOUS`` and ``COLLECTIVES_TOKEN``), ``spawn`` runs a function in new processes,
-and ``local_group`` gives communicators to threads. ``init(replicas=k)`` does so in each of several processes.
+``init`` joins the job that this process was started in (by ``collectives run``, or with the variables
+``COLLECTIVES_RANK``, ``COLLECTIVES_SIZE``, ``COLLECTIVES_RENDEZVOUS`` and ``COLLECTIVES_TOKEN``). ``spawn`` runs a
+function in new processes. ``local_group`` makes communicators for threads of one process, ``init(replicas=k)`` for
+threads of several processes.
 """
 
 from __future__ import annotations
 
+from ._startup import interpreter  # noqa: F401 (first: later imports hang in a subinterpreter)
+
+# isort: split
 from ._devices.cuda import cuda_available
-from ._startup import interpreter  # noqa: F401 (first: what follows hangs in a subinterpreter)
 from ._startup.environment import library_version
 from ._startup.recorder import dump_recorder
 from ._world import init, local_group

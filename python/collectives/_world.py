@@ -1,4 +1,4 @@
-"""Where communicators come from: the job of this process, or a group of threads."""
+"""Makes communicators: for the job that this process belongs to, or for threads of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import weakref
 from typing import Any, overload
 
 from . import _core
-from ._startup import address_space, bootstrap, leaving, recorder, torchrun
+from ._startup import address_space, at_exit, bootstrap, recorder, torchrun
 from ._startup.environment import (
     Environment,
     read_compare_shapes,
@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT = 600.0  # seconds: chiefs write checkpoints, graphs get traced
 WARN_AFTER = 60.0
 
 _lock = threading.Lock()
-_world: list[weakref.ref[Communicator]] = []  # what init() has made
+_world: list[weakref.ref[Communicator]] = []  # the communicators that init() has made
 
 
 def _options(timeout: float | None, compare_shapes: bool | None = None) -> dict[str, float | int]:
@@ -83,15 +83,16 @@ def init(
 ) -> Communicator | list[Communicator]:
     """Joins the job of this process and returns its communicator, or one for each of its replicas.
 
-    Every argument left out is taken from the environment variable of its name (``COLLECTIVES_RANK`` and so on). Where
-    nobody says which rank this is, torchrun may: its ranks meet by its own store. When nothing is said at all, the
-    world is this process alone, unless another launcher (mpirun, srun, ...) has started it with others. A variable
-    that begins with ``COLLECTIVES_`` and is unknown gives a RuntimeWarning.
+    An argument that you leave out comes from the environment variable of its name (``COLLECTIVES_RANK`` and so on).
+    Without arguments and variables, a process that torchrun started takes rank and size from torchrun and meets the
+    others through torchrun's store; any other process is a world of one rank, unless another launcher (mpirun, srun,
+    ...) has started it with others, which is an error. An unknown variable that begins with ``COLLECTIVES_`` gives a
+    RuntimeWarning.
 
     With ``replicas=k`` this process has k ranks, each for one thread, and the replicas of all processes form one world.
-    Its ranks are numbered host by host, within a host process by process, within a process by replica, so they are not
-    the numbers of the processes, also in a process that passes no ``replicas``. When no process does, they are. Errors
-    while the job starts give the numbers of processes.
+    If any process passes ``replicas``, ranks are numbered host by host, within a host process by process, within a
+    process by replica, so a rank is not the number of its process. Errors while the job starts name numbers of
+    processes.
 
     Args:
         rank, size: the number of this process and how many there are.
@@ -100,23 +101,24 @@ def init(
         transport: "auto" (shared memory inside a host, TCP between hosts, NCCL for device arrays where every rank has a
             device of its own), "shm", "tcp", or "nccl": as "auto", and an error where NCCL cannot carry device arrays.
         timeout: seconds that starting (default 60) and each collective (default 600) may take.
-        replicas: how many ranks this process has, at least 1; may differ between processes. In ``bytes_by_transport``
-            what passes between them is "shm", "local" when the job has one process, or "tcp" when that was asked for.
-        compare_shapes: whether all_reduce, reduce and broadcast raise MismatchError where ranks pass arrays of as many
-            elements and of different shapes, as (2, 3) and (3, 2); the same on every rank, and True by default.
+        replicas: how many ranks this process has, at least 1; may differ between processes. ``bytes_by_transport``
+            counts what passes between them as "local" when the job has one process, as "tcp" with transport "tcp",
+            else as "shm".
+        compare_shapes: whether all_reduce, reduce and broadcast raise MismatchError when ranks pass arrays of equal
+            length but different shapes, such as (2, 3) and (3, 2); the same on every rank, True by default.
 
     Returns:
         The communicator of this process; with ``replicas`` a list, by replica, that is by rank.
 
     Raises:
         CollectivesError: this process has an open communicator already.
-        ForkedError: it is the child of a process that has one, and no argument says which other job it is to join.
-        DeadlineError: not all ranks came in time.
-        MismatchError: ranks were started differently.
+        ForkedError: this process was forked from one that has a communicator, and no argument names another job.
+        DeadlineError: some ranks did not join in time.
+        MismatchError: ranks were started with different settings.
         ValueError, TypeError: an argument or variable is not acceptable; or another launcher has started several
-            processes, and nothing says which rank this one is (``init(size=1)`` where that is meant).
+            processes and nothing says which rank this one is (pass ``size=1`` if it is to be alone).
     """
-    warn_of_unknown_variables(stacklevel=2)  # first, since it may explain the errors below
+    warn_of_unknown_variables(stacklevel=2)  # first: it may explain the errors below
     others: dict[str, Any] = {
         "token": token,
         "transport": transport,
@@ -124,7 +126,7 @@ def init(
         "replicas": replicas,
         "compare_shapes": compare_shapes,
     }
-    leaving.begin()
+    at_exit.mark_as_rank()
     recorder.prepare()
     with _lock, contextlib.ExitStack() as stack:
         _refuse_second_world(all(said is None for said in (rank, size, rendezvous)))
@@ -142,26 +144,26 @@ def init(
         communicators = [Communicator(handle, transport=environment.transport) for handle in handles]
         _world[:] = map(weakref.ref, communicators)
         for communicator in communicators:
-            leaving.register(communicator)
+            at_exit.register(communicator)
     return communicators[0] if replicas is None else communicators
 
 
 def join(environment: Environment, timeout: float | None) -> Communicator:
-    """Joins a job whose members found each other by other means than ``init``, of whose world it is independent.
+    """Joins a job of its own, independent of the world of ``init``; for members that found each other by other means.
 
     Args:
-        environment: the place of this process; its ``timeout`` is for starting. Without replicas.
+        environment: how this process was started, without replicas; its ``timeout`` is that for starting.
         timeout: seconds that each collective may take, 600 by default.
 
     Raises:
         CollectivesError: as ``init``.
     """
-    leaving.begin()
+    at_exit.mark_as_rank()
     recorder.prepare()
     options = _options(timeout, environment.compare_shapes)
     handles = _local_handles(1, options) if environment.size == 1 else _connect(environment, options)
     communicator = Communicator(handles[0], transport=environment.transport)
-    leaving.register(communicator)
+    at_exit.register(communicator)
     return communicator
 
 
@@ -174,8 +176,8 @@ def _refuse_second_world(same_place: bool) -> None:
     if first._pid != os.getpid():
         if same_place and first.size > 1:
             raise ForkedError(
-                f"this process was forked from rank {first.rank} of {first.size}, whose place in the job it cannot "
-                "take; say which job it joins: init(rank=, size=, rendezvous=), or init(size=1) for none",
+                f"this process was forked from rank {first.rank} of {first.size}, and cannot be that rank as well; say "
+                "which job it joins: init(rank=, size=, rendezvous=), or init(size=1) for none",
                 rank=first.rank,
             )
         return
@@ -190,7 +192,7 @@ def _refuse_second_world(same_place: bool) -> None:
 def _connect(environment: Environment, options: dict[str, float | int]) -> list[object]:
     segments: list[int] = []
     doorbells: list[int] = []
-    refusal = memfd_refusal() if environment.transport in ("auto", "nccl") else ""  # with "shm" that is an error
+    refusal = memfd_refusal() if environment.transport in ("auto", "nccl") else ""  # "shm" raises an error instead
     shares = environment.transport != "tcp" and not refusal
     if refusal:
         _log.warning("no shared memory, so rank %d uses TCP also within its host: %s", environment.rank, refusal)
@@ -230,9 +232,9 @@ def _local_handles(count: int, options: dict[str, float | int]) -> list[object]:
 def _out_of_files(environment: Environment, error: OSError) -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
-        f"rank {environment.rank} of {environment.size} ran out of file descriptors while the job started, of which it "
-        f"may have {limit} ({error.strerror or error}); it needs about four for each other rank. Raise the limit "
-        "(`ulimit -n`, LimitNOFILE= of systemd)"
+        f"rank {environment.rank} of {environment.size} ran out of file descriptors while the job started; it may have "
+        f"{limit} ({error.strerror or error}) and needs about four for each other rank. Raise the limit (`ulimit -n`, "
+        "LimitNOFILE= of systemd)"
     )
 
 
@@ -252,5 +254,5 @@ def local_group(n: int, *, timeout: float | None = None, compare_shapes: bool | 
     recorder.prepare()
     group = [Communicator(handle) for handle in _local_handles(n, _options(timeout, compare_shapes))]
     for communicator in group:
-        leaving.register(communicator)
+        at_exit.register(communicator)
     return group

@@ -1,5 +1,5 @@
-"""The communicator: what a rank calls. ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier`` are methods of the
-compiled base class, from which what is not one plain array goes to ``_devices.dispatch`` and ``_calls.whole``."""
+"""The communicator. Its compiled base class has ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier``: it runs a
+call on one contiguous NumPy array itself and passes all others to ``_devices.dispatch``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._calls import groups, objects, symmetric
 from ._calls import shrink as _shrink
 from ._calls.arguments import Array
 from ._calls.layout import Counts
-from ._calls.parts import Options
+from ._calls.vector import Options
 from ._devices import dispatch, nccl, peers
 from ._startup import recorder as _recorder
 from .work import Work
@@ -37,15 +37,15 @@ class Communicator(_core.Communicator):
     """
 
     def __init__(self, handle: object, *, transport: str = "auto") -> None:
-        """For the library; see ``collectives.init``."""
+        """Internal; programs call ``collectives.init``."""
         about = _core._describe(self)
         self._rank: int = about["rank"]
         self._size: int = about["size"]
         self._host: list[int] = about["host"]
         self._heap = symmetric.Heap(self)
-        self._nccl = nccl.Side(transport)
+        self._nccl = nccl.State(transport)
         self._pid = os.getpid()  # a forked child has no devices
-        self._device_peers: dict[int, _core._DevicePeers | None] = {}  # by device, at most one; see _peers
+        self._device_peers: dict[int, _core._DevicePeers | None] = {}  # at most one entry; see _devices/peers.py
 
     @property
     def rank(self) -> int:
@@ -112,14 +112,14 @@ class Communicator(_core.Communicator):
         return _core._bytes_by_transport(self)
 
     def recorder(self) -> list[dict[str, Any]]:
-        """The last 1000 collectives and messages of this rank, the newest last, those of all its communicators.
+        """The last 1000 collectives and messages of this rank in all its communicators, the newest last.
 
         Returns:
             for each a dict: ``communicator`` (0 is the world), ``sequence``, ``collective``, ``op``, ``root``,
             ``peer`` and ``tag`` (messages), ``dtype``, ``elements``, ``bytes``, ``tensors``, ``algorithm``, ``name``
             (47 bytes of it at most), ``state`` (queued, active, done or failed), and ``posted``, ``started`` and
-            ``ended`` in seconds since 1970. What does not apply is ``None``; so are the last two times of a call that
-            was over at once.
+            ``ended`` in seconds since 1970. What does not apply is ``None``; so are ``started`` and ``ended`` of a call
+            that finished at once.
         """
         return _recorder.entries(self)
 
@@ -142,7 +142,7 @@ class Communicator(_core.Communicator):
                 the length of axis 0; an array of no dimensions counts as one of one row.
             out: where the result goes; a new array otherwise. ``x`` may be this rank's part of it.
             counts: the rows of each rank, or one number when all have the same (for a list of arrays: such an entry
-                for each). Without it the ranks tell each other first, before the call returns also when asynchronous.
+                for each). Without it the ranks exchange their lengths first; also an asynchronous call waits for that.
             algorithm, async_op, timeout, name, stream: see ``all_reduce``.
 
         Raises:
@@ -188,8 +188,8 @@ class Communicator(_core.Communicator):
             root: whose array is split.
             out: where the part of this rank goes; a new array otherwise.
             counts: the rows of each rank, given on the root; equal parts otherwise.
-            algorithm, async_op, timeout, name, stream: see ``all_reduce``. The root tells the others shapes and dtype
-                first.
+            algorithm, async_op, timeout, name, stream: see ``all_reduce``. The root first sends shapes and dtype to
+                the others; also an asynchronous call waits for that.
         """
         return self._run_parts(
             "scatter", x, out, counts, stream, algorithm, async_op, timeout, name, "sum", False, None, root
@@ -244,9 +244,8 @@ class Communicator(_core.Communicator):
         Args:
             x: an array, or a list of arrays of one dtype (one fused collective).
             out: where the result goes; a new array otherwise.
-            counts: how many rows go to each rank, on all ranks or on none. Equal parts otherwise, of the same length
-                on all ranks. The ranks tell each other their counts first, before the call returns also when
-                asynchronous.
+            counts: how many rows go to each rank; all ranks pass it or none. Equal parts otherwise, of the same length
+                on all ranks. The ranks exchange their counts first; also an asynchronous call waits for that.
             algorithm, async_op, timeout, name, stream: see ``all_reduce``.
 
         Raises:
@@ -298,33 +297,33 @@ class Communicator(_core.Communicator):
         return self._run_message(False, x, source, tag, async_op, timeout, name, stream)
 
     def _general(self, collective: str, *arguments: Any) -> Any:
-        """What the compiled methods leave to Python; the arguments are theirs, None where nothing was given."""
-        return dispatch.whole(self, collective, *arguments)
+        """Called by the compiled dense collectives for all but one plain array; None stands for a missing argument."""
+        return dispatch.dense(self, collective, *arguments)
 
     def _general_parts(self, collective: str, x: Any, out: Any, counts: Counts, stream: object, *options: Any) -> Any:
-        """The same of the collectives of parts; `options` are those of ``Options``, in its order."""
-        return dispatch.parts(self, collective, x, out, counts, Options(*options), stream)
+        """The same for vector collectives; `options` are the fields of ``Options``, in their order."""
+        return dispatch.vector(self, collective, x, out, counts, Options(*options), stream)
 
     def _general_message(self, sending: bool, *arguments: Any) -> Any:
         return (dispatch.send if sending else dispatch.recv)(self, *arguments)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Parts the ranks into groups, one for each color. A collective call.
+        """Splits the ranks into groups, one for each color. A collective call.
 
-        The new communicators count their own collectives: what is in flight on one neither waits for another nor
-        fails with it. They share the connections and the memory of this process, and live on when this communicator
-        is closed.
+        The new communicators count their own collectives: an operation in flight on one neither waits for another
+        communicator nor fails with it. They share the connections and the memory of this process, and stay open when
+        this communicator is closed.
 
         Args:
             color: which group this rank joins, 0 or more; ``None`` for none.
-            key: the ranks of a group are ordered by key, and by their present rank where keys are equal.
+            key: the ranks of a group are ordered by key, then by their rank in this communicator.
 
         Returns:
             The communicator of this rank's group, ``None`` without a color. It inherits the timeout.
 
         Raises:
             TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
-            MismatchError: another rank made another call.
+            MismatchError: a rank made a different call.
             MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where only symmetric
                 memory is short, ``empty`` of the group gives ordinary arrays.
         """
@@ -350,35 +349,35 @@ class Communicator(_core.Communicator):
         return groups.new_group(self, ranks)
 
     def shrink(self, timeout: float | None = None) -> Communicator:
-        """A communicator of the ranks that are left when this one has failed, numbered in their old order.
+        """A communicator of the surviving ranks after this one has failed, numbered in their old order.
 
-        Every survivor calls it, once; nothing is started again, and the new communicator uses the connections and the
-        memory of this one. Ranks whose end is proven (their process has ended, or has closed its connections or the
-        communicator) are left out at once. Ranks that do not call in time may be stopped or cut off; they are left out
-        when a strict majority of the ranks of this communicator goes on, and learn so by a PeerError. A rank that dies
-        meanwhile is left out as well. All ranks are kept when none is missing, so this also serves after a
-        MismatchError, and of a communicator that has not failed it makes another one, as ``dup`` does.
+        Every survivor calls it, once. No process is restarted; the new communicator uses the connections and the memory
+        of this one. Ranks known to be gone (their process has ended, or has closed its connections or the communicator)
+        are left out at once. Ranks that do not call in time may be stopped or cut off; they are left out if a strict
+        majority of the ranks of this communicator calls, and get a PeerError when they call later. A rank that dies
+        meanwhile is left out as well. When no rank is missing, all are kept: use it after a MismatchError, too, or on
+        a communicator that has not failed, where it works like ``dup``.
 
         Args:
             timeout: seconds that a rank may be silent; by default that of this communicator.
 
         Raises:
             DeadlineError: too many ranks are silent for the others to go on; ``peer`` is the lowest of them.
-            PeerError: the others went on without this rank.
+            PeerError: the other ranks continued without this one.
             CollectivesError: this communicator was shrunk before, or the host has no room for another one.
-            ClosedError: this communicator was closed before.
+            ClosedError: ``close`` was called on this communicator before.
         """
         return _shrink.shrink(self, timeout)
 
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Gives every rank the object of rank ``root``, which gets `obj` itself; on the others `obj` does not count.
+        """Gives every rank the object of rank ``root``. The root gets `obj` itself; `obj` of other ranks is ignored.
 
         Contiguous NumPy arrays inside are not copied into the pickle; they are read-only where those of the root are.
-        Unpickling executes code that the sender chooses: only for jobs that trust all ranks, which are authenticated.
+        Unpickling runs code that the sender chooses: use it only where you trust all ranks of the job.
 
         Raises:
-            CollectivesError: `root` could not pickle `obj` and raises its own error. The communicator goes on, also
-                when unpickling fails; that is raised on the rank where it does.
+            CollectivesError: `root` could not pickle `obj`; the root raises the error itself. A rank that cannot
+                unpickle raises that error. In both cases the communicator can still be used.
         """
         return objects.broadcast_object(self, obj, root)
 
@@ -391,7 +390,7 @@ class Communicator(_core.Communicator):
         return objects.gather_object(self, obj, root)
 
     def scatter_object(self, objs: Sequence[Any] | None, root: int = 0) -> Any:
-        """Gives rank i entry i of `objs` of rank ``root``, where it is the entry itself; others may pass None.
+        """Gives rank i entry i of `objs` of rank ``root``. The root gets its entry uncopied; others may pass None.
 
         Raises TypeError or ValueError on `root` where `objs` is not one object for each rank, and CollectivesError on
         the others. See ``broadcast_object``.

@@ -5,14 +5,14 @@
 >>> ops = RingAllReduce()
 >>> sums = ops.reduce("sum", [np.ones(3), np.full(3, 2.0)])  # one array per replica, before and after
 
-A *replica* is one of the n parts of a process that train the same model, each on a device of its own. All replicas
-live in one memory here, so nothing travels: every input is read once, every output is written once, and large sets are
-shared out over the cores. What is left of the three algorithms is the order in which values are combined, hence how
+A *replica* is one of n copies of a model that one process trains, each on a device of its own. All replicas of a
+process share its memory, so no data travels: each input is read once, each output is written once, and several threads
+share the work on large arrays. The three algorithms differ only in the order in which they combine values, hence in how
 sums are rounded. Every class gives the same bits in every run and for every number of threads
 (``COLLECTIVES_NUM_THREADS``).
 
-Arrays in the memory of CUDA devices stay there: replica r is where its array is, and results come in the order of the
-streams of the arrays' libraries.
+Arrays on CUDA devices stay there: a replica is on the device of its array, and work is queued in the streams of the
+arrays' libraries.
 
 Names, arguments and meaning are those of TensorFlow's classes. Devices are numbers: replica r is device r.
 """
@@ -48,7 +48,7 @@ from ._startup.environment import read_num_threads
 
 __all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice", "RingAllReduce"]
 
-_SHORT_RUN = 8  # bytes; below, NumPy is faster, which has loops for fixed sizes
+_SHORT_RUN = 8  # bytes in a row; NumPy copies shorter ones faster, by loops for fixed sizes
 
 
 class _NamedOp(Protocol):
@@ -61,7 +61,7 @@ _Pair: TypeAlias = "tuple[Sequence[Array], Sequence[int] | None]"
 
 
 class CrossDeviceOps(abc.ABC):
-    """What the three algorithms share. Inputs are never changed, and every output has memory of its own.
+    """The base of the classes below. Inputs are never changed, and every output has memory of its own.
 
     ``op`` is ``"sum"``, ``"mean"``, ``"min"``, ``"max"`` or ``"prod"``, or an object with such a ``name``, as
     ``tf.distribute.ReduceOp`` has it; case does not matter. Sums and products of integers wrap. The mean of integers is
@@ -79,7 +79,7 @@ class CrossDeviceOps(abc.ABC):
 
     @abc.abstractmethod
     def _combination(self, replicas: int) -> tuple[str, int]:
-        """The order in which the core combines values, and into how many packs it splits a batch."""
+        """The name of the order in which the core combines values, and into how many packs it splits a batch."""
 
     def reduce(self, op: Op, values: Sequence[Array], destinations: Sequence[int] | None = None) -> list[Array]:
         """Reduces one tensor over all replicas.
@@ -177,7 +177,7 @@ class CrossDeviceOps(abc.ABC):
         return in_kind_of(values[0], results)
 
     def _reduce(self, op: Op, pairs: Sequence[_Pair], where: list[str]) -> list[list[Array]]:
-        """`where`: what errors call each pair."""
+        """`where` names each pair in errors."""
         name = parse_op(op)
         lists: list[Sequence[Array]] = [values for values, _ in pairs]
         replicas = len(as_sequence(lists[0], where[0]))
@@ -190,7 +190,7 @@ class CrossDeviceOps(abc.ABC):
         if results is None and any_on_device(*map(list, map(as_sequence, lists, where))):
             owners = [numbers_of(destinations, replicas) for _, destinations in pairs]
             return _device_replicas.reduce(name, order, lists, owners, where)
-        if results is None:  # something is wrong, or needs a copy
+        if results is None:  # an argument is wrong, or needs a copy
             lists = [as_alike(values, name, replicas, w) for values, w in zip(lists, where, strict=True)]
             results = _run(name, order, lists, counts)
             assert results is not None
@@ -202,8 +202,8 @@ class RingAllReduce(CrossDeviceOps):
 
     The arrays of one dtype in a batch are one buffer, in the given order. It is split into ``num_packs`` packs by
     number of elements (the remainder goes to the last), and each pack into n parts. Part p is
-    ``((x[p] + x[p+1]) + x[p+2]) + ...`` around the ring of replicas; 16-bit floats are rounded after each step, since
-    that is how they travel in a ring. With one pack the results have the bits of
+    ``((x[p] + x[p+1]) + x[p+2]) + ...`` around the ring of replicas; 16-bit floats are rounded after each addition,
+    as in a ring that sends them on. With one pack the results have the bits of
     ``comm.all_reduce(arrays, algorithm="ring")``.
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
@@ -228,9 +228,9 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
     half is done and again at the end. The results have the bits of
     ``comm.all_reduce(x, algorithm="hierarchical_copy")``.
 
-    In TensorFlow, pack i is summed on the main devices i % n and (i + n // 2) % n. For even n that leaves the halves as
-    they are, and only says which of the two sums is the first operand of the last addition. Addition does not care, so
-    the number of packs changes neither the results nor, in one memory, the time.
+    In TensorFlow, pack i is summed on the main devices i % n and (i + n // 2) % n. For even n that decides only which
+    of the two sums is the first operand of the last addition, which is commutative. So the number of packs changes
+    neither the results nor, in one memory, the time.
 
     Source: TensorFlow, ``tf.distribute.HierarchicalCopyAllReduce``.
 
@@ -255,8 +255,8 @@ class ReductionToOneDevice(CrossDeviceOps):
     Source: TensorFlow, ``tf.distribute.ReductionToOneDevice``.
 
     Args:
-        reduce_to_device: number of the replica that does the work; ``None``: any. In one memory it makes no difference,
-            but it must exist.
+        reduce_to_device: number of the replica that does the work; ``None``: any. It must exist; in one memory it makes
+            no other difference.
     """
 
     def __init__(self, reduce_to_device: int | None = None) -> None:
@@ -276,17 +276,17 @@ class ReductionToOneDevice(CrossDeviceOps):
 class NcclAllReduce(CrossDeviceOps):
     """All-reduce by NCCL over arrays on GPUs of this process, each on a device of its own.
 
-    The calls go into the current streams of the arrays' library, or those that the arrays name, and nothing waits for a
-    device. Results are new arrays of the kind of the inputs, on the devices of the replicas. The order in which values
-    are combined is NCCL's.
+    Calls are queued in the current streams of the arrays' library, or in the streams that the arrays name; the host
+    waits for no device. Results are new arrays of the kind of the inputs, on the devices of the replicas. NCCL chooses
+    the order in which values are combined.
 
-    Arrays in the memory of the host are a TypeError: the other classes are for them. BackendError: NCCL is not there,
-    has failed, has no such reduction, or two arrays are on one device. The mean of integers is a TypeError.
+    Arrays in the memory of the host are a TypeError: use the other classes for them. So is the mean of integers.
+    BackendError: NCCL is missing, has failed or lacks the reduction, or two arrays are on one device.
 
     Source: TensorFlow, ``tf.distribute.NcclAllReduce``.
 
     Args:
-        num_packs: into how many calls of NCCL, at least 1, the tensors of a batch are put together.
+        num_packs: how many NCCL calls a batch is packed into, at least 1.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
@@ -299,7 +299,7 @@ class NcclAllReduce(CrossDeviceOps):
         return nccl_replicas.reduce(parse_op(op), pairs, where, self._num_packs)
 
     def broadcast(self, value: Array, destinations: Sequence[int]) -> list[Array]:
-        """Copies one array to the devices of these numbers."""
+        """Copies one array to the devices with these numbers."""
         return nccl_replicas.broadcast(value, destinations)
 
     def gather(self, values: Sequence[Array], axis: int, destinations: Sequence[int] | None = None) -> list[Array]:
@@ -310,9 +310,9 @@ class NcclAllReduce(CrossDeviceOps):
 def _run(
     name: str, order: tuple[str, int], lists: Sequence[Sequence[Array]], counts: list[int]
 ) -> list[list[Array]] | None:
-    """Reduces each list into as many new arrays as `counts` says. None when they are not alike or not plain."""
+    """Reduces each list into `counts` new arrays; None where the core cannot (shapes differ, or a copy is needed)."""
     request: list[tuple[Sequence[Array], str, int]] = []
-    integers = []  # whose sum is still to be divided
+    integers = []  # lists whose sum is still to be divided
     for i, (values, count) in enumerate(zip(lists, counts, strict=True)):
         if not isinstance(values, (list, tuple)) or not values:
             return None
@@ -332,7 +332,7 @@ def _run(
 
 
 def _mean(total: Array, replicas: int, count: int) -> list[Array]:
-    """The sum of integers, divided."""
+    """`count` arrays with the sum of integers divided by the number of replicas."""
     mean = np.empty(total.shape, np.float64 if total.dtype.itemsize >= 4 else np.float32)
     np.true_divide(total, replicas, out=mean, dtype=mean.dtype)
     return [mean, *_copies(mean, count - 1)]

@@ -1,6 +1,6 @@
-"""The one error hierarchy of the library, raised by the Python layer and by the core alike.
+"""The errors of the library; the Python layer and the C++ core both raise them.
 
-Arguments that are wrong by themselves raise ``TypeError`` or ``ValueError`` and are not part of it.
+Wrong arguments raise ``TypeError`` or ``ValueError`` instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CollectivesError(Exception):
         name: the caller's name of the tensor or of the call.
         age: seconds for which the collective had been pending.
         host, pid: the machine and the process of ``peer``.
-        bytes_done: how much of the tensors this rank had behind it: copied, reduced, sent or received.
+        bytes_done: how many bytes of the tensors this rank had copied, reduced, sent or received by then.
     """
 
     rank: int | None
@@ -103,4 +103,4 @@ class ForkedError(CollectivesError):
 
 
 class BackendError(CollectivesError):
-    """CUDA or NCCL reported an error; the text carries its code and its words."""
+    """CUDA or NCCL reported an error; the text has its code and its message."""

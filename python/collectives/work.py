@@ -10,18 +10,15 @@ from . import _core
 
 
 class Work:
-    """A collective in flight, from a call with ``async_op=True``.
-
-    The arrays of the call must be left alone until it is over.
-    """
+    """An operation in flight, from a call with ``async_op=True``. Leave its arrays alone until it is over."""
 
     def __init__(self, work: _core.Work, finish: Callable[[], Any] | None, result: Any = None) -> None:
-        """For the library, also for its compiled part.
+        """Internal; the compiled module calls it, too.
 
         Args:
-            work: the engine's side.
-            finish: called once, after the end; it returns the result.
-            result: what the call returns where there is nothing to finish.
+            work: the handle of the engine.
+            finish: called once when the operation is over; it returns the result.
+            result: the result where `finish` is None.
         """
         self._work = work
         self._result = result
@@ -35,7 +32,7 @@ class Work:
             timeout: seconds; ``None`` waits as long as the collective's own deadline allows.
 
         Raises:
-            TimeoutError: it is not over yet; the work goes on and can be waited for again.
+            TimeoutError: it is not over yet; it continues, and you can wait again.
             CollectivesError: it failed.
         """
         if timeout is not None and not timeout >= 0:
@@ -48,7 +45,7 @@ class Work:
                 self._finish = None
 
     def done(self) -> bool:
-        """True when the collective is over, well or not."""
+        """True when the collective has finished or failed."""
         return self._work.done()
 
     def result(self, timeout: float | None = None) -> Any:

@@ -82,7 +82,7 @@ REFUSED = {
         lambda c: c.all_reduce(torch.ones(1, dtype=torch.complex64).conj().imag), T, ["resolve_neg()"]
     ),
     "zeros without memory": Refused(lambda c: c.all_reduce(torch._efficientzerotensor((8,))[2:]), T, ["ZeroTensor"]),
-    "storage given back": Refused(lambda c: c.all_reduce(given_back()), T, ["given back", "allocate"]),
+    "storage given back": Refused(lambda c: c.all_reduce(given_back()), T, ["freed", "allocate"]),
     "half complex": Refused(lambda c: c.all_reduce(torch.ones(2, dtype=torch.complex32)), T, ["torch.complex32"]),
     "expanded": Refused(lambda c: c.all_reduce(torch.ones(1).expand(4)), V, ["read-only", "out="]),
     "expanded out": Refused(lambda c: c.all_reduce(ones(), out=torch.ones(1).expand(4)), V, ["read-only"]),

@@ -20,8 +20,8 @@ def brute(left: list[spans.Span], right: list[spans.Span]) -> set[tuple[int, int
 def test_pairs_are_those_of_each_with_each(seed: int) -> None:
     rng = random.Random(seed)
     left, right = ([(at, at + rng.randrange(5)) for at in rng.choices(range(40), k=30)] for _ in range(2))
-    assert sorted(spans.meeting(left, right)) == sorted(brute(left, right))
-    assert sorted(spans.meeting_each_other(left)) == sorted((i, j) for i, j in brute(left, left) if i < j)
+    assert sorted(spans.overlaps(left, right)) == sorted(brute(left, right))
+    assert sorted(spans.overlaps_among(left)) == sorted((i, j) for i, j in brute(left, left) if i < j)
 
 
 def test_spans_of_views() -> None:
@@ -37,11 +37,10 @@ def test_spans_of_views() -> None:
 def test_columns_that_interleave_share_nothing() -> None:
     base = np.zeros((10, 4))
     columns = [base[:, k] for k in range(4)]
-    assert spans.sharing(columns) is None
-    assert spans.sharing([*columns, base[3]]) is not None
-    assert [a is b for a, b in zip(columns, layout.apart(columns, [base[:, 1], np.zeros(3)]), strict=True)] == [
-        *(True, False, True, True)
-    ]
+    assert spans.first_overlap(columns) is None
+    assert spans.first_overlap([*columns, base[3]]) is not None
+    separate = layout.separate_inputs(columns, [base[:, 1], np.zeros(3)])
+    assert [a is b for a, b in zip(columns, separate, strict=True)] == [*(True, False, True, True)]
     with pytest.raises(ValueError, match=r"out\[0\] and out\[1\] share memory"):
         layout.check_writable([base[:2], base[1:]])
 
@@ -59,7 +58,7 @@ def looks(n: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
     monkeypatch.setattr(np, "shares_memory", share)
     layout.check_writable(outs)
-    assert sum(a is not b for a, b in zip(arrays, layout.apart(arrays, outs), strict=True)) == n // 2
+    assert sum(a is not b for a, b in zip(arrays, layout.separate_inputs(arrays, outs), strict=True)) == n // 2
     return len(compared)
 
 

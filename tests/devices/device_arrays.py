@@ -130,16 +130,16 @@ def staged() -> Iterator[None]:
 @contextlib.contextmanager
 def never_staged() -> Iterator[None]:
     """Nothing goes through the memory of the host."""
-    kept = staging.bring
+    kept = staging.copy_to_host
 
     def bring(*_: Any) -> Any:
         raise AssertionError("staged")
 
-    staging.bring = bring
+    staging.copy_to_host = bring
     try:
         yield
     finally:
-        staging.bring = kept
+        staging.copy_to_host = kept
 
 
 def run_case(comm: Any, case: Callable[..., None], *arguments: Any) -> None:

@@ -17,8 +17,8 @@ from collectives._startup import rendezvous, wire
 from collectives._startup.acceptor import Acceptor
 from collectives._startup.environment import Environment
 from collectives._startup.interfaces import check_pattern
-from collectives._startup.meeting import ToldError, read_all
 from collectives._startup.published import read_published
+from collectives._startup.rendezvous_base import ReportedError, read_all
 from collectives._startup.settings import address
 from collectives._startup.wire import Deadline, WireError
 
@@ -91,7 +91,7 @@ def member(data: bytes) -> None:
     arrived: list[Any] = []
     try:
         drive(read_all(sock, arrived.append), 4 * len(data) + 9000)
-    except ToldError as error:
+    except ReportedError as error:
         assert isinstance(error.rebuild(1), errors.CollectivesError)
     except WireError as error:
         assert str(error)
@@ -140,7 +140,7 @@ class Caller:
 def meeting(data: bytes) -> None:
     """A rendezvous of three ranks, as a program: each operation is a connection, a verb, a length and bytes."""
     hub = rendezvous._Hub(Environment(0, 3, ("127.0.0.1", 9), TOKEN), Deadline(60), None)
-    acceptor = Acceptor(hub.loop, [], hub._greet, hub._joined, what="rendezvous", capacity=8)
+    acceptor = Acceptor(hub.loop, [], hub._handshake, hub._joined, what="rendezvous", capacity=8)
     hub._acceptor = acceptor
     callers: list[Caller] = []
     try:

@@ -22,7 +22,7 @@ if os.environ.get("COLLECTIVES_RANK", os.environ.get("RANK")) == "1":
     atexit.register(time.sleep, slow)  # after what is registered later
 import collectives
 import numpy as np
-from collectives import _leaving
+from collectives._startup import at_exit as _leaving
 if slow > 1:
     _leaving._PATIENCE = 0.2
 comm = collectives.init()
@@ -82,7 +82,7 @@ def test_a_peer_that_does_not_end_is_not_waited_for_long(tmp_path: Path) -> None
 ERROR_FILE = """
 import os, subprocess, sys
 import collectives
-from collectives import _leaving
+from collectives._startup import at_exit as _leaving
 _leaving._NOTICE = 0.01
 if sys.argv[1] == "child":
     subprocess.run([sys.executable, "-c", "import collectives; raise KeyError('of a child')"])

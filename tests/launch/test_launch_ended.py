@@ -121,7 +121,7 @@ def test_a_job_of_the_programs_own_is_another(tmp_path: Path) -> None:
     """Whose ranks are others, and whose size or token."""
     ended = EndedRanks(3, "token")
     try:
-        ended.note(1, 77, "ended with exit code 3")
+        ended.add(1, 77, "ended with exit code 3")
         assert not EndedRanksReader(ended.fd, 2, b"token").useful
         assert not EndedRanksReader(ended.fd, 3, b"another").useful
         assert not EndedRanksReader(-1, 3, b"token").useful
@@ -129,7 +129,7 @@ def test_a_job_of_the_programs_own_is_another(tmp_path: Path) -> None:
         reader = EndedRanksReader(ended.fd, 3, b"token")
         assert reader.new() == [(1, 77, "ended with exit code 3")]
         assert reader.new() == []
-        ended.note(0, 78, "was killed by signal 9 (SIGKILL)")
+        ended.add(0, 78, "was killed by signal 9 (SIGKILL)")
         assert reader.new() == [(0, 78, "was killed by signal 9 (SIGKILL)")]
     finally:
         ended.close()

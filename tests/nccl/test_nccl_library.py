@@ -15,9 +15,9 @@ import nccl_fake
 import pytest
 
 ABI = nccl_fake.CSRC / "nccl" / "abi.h"
-STATUS = "import json; from collectives import _nccl; print(json.dumps(_nccl.status()))"
+STATUS = "import json; from collectives._devices import nccl as _nccl; print(json.dumps(_nccl.status()))"
 # As if no package of NVIDIA's were installed.
-WITHOUT = "from collectives import _nccl; _nccl.candidates = list; "
+WITHOUT = "from collectives._devices import nccl as _nccl; _nccl.candidates = list; "
 # Loads the library as other packages do.
 LOADED = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); "
 
@@ -139,7 +139,8 @@ def test_the_real_library(tmp_path: Path) -> None:
     fake = nccl_fake.build(tmp_path)
     program = """
 import json
-from collectives import _core, _nccl, errors
+from collectives import _core, errors
+from collectives._devices import nccl as _nccl
 found = _nccl.status()
 ids = [_core._nccl_unique_id([]) for _ in range(2)]
 try:

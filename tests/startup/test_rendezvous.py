@@ -199,7 +199,7 @@ def test_a_rank_that_takes_nothing_is_late_and_not_gone(listener):
     with sock:
         finish(zero)
     assert isinstance(zero.error, DeadlineError), zero.error
-    assert "rank 1 (host there, pid 7) did not take what rank 0 sent within 3 s" in str(zero.error)
+    assert "rank 1 (host there, pid 7) did not read what rank 0 sent within 3 s" in str(zero.error)
     assert (zero.error.rank, zero.error.peer, zero.error.host, zero.error.pid) == (0, 1, "there", 7)
 
 
@@ -231,7 +231,8 @@ def test_a_rank_that_dies_is_noticed_at_once(listener, victim):
     """A real process, killed between two rounds."""
     surroundings = environment(listener, victim, 3)
     program = (
-        "import sys; from collectives import _rendezvous; from collectives._startup.environment import Environment\n"
+        "import sys; from collectives._startup import rendezvous\n"
+        "from collectives._startup.environment import Environment\n"
         "from collectives._startup.wire import Deadline\n"
         "meeting = rendezvous.join(Environment(**eval(sys.stdin.readline())), Deadline(30))\n"
         "meeting.exchange(1); print('met', flush=True); sys.stdin.readline()"

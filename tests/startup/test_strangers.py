@@ -33,7 +33,7 @@ PROGRAM = r"""
 import json, logging, sys
 import numpy as np
 import collectives
-from collectives import _mesh
+from collectives._startup import mesh as _mesh
 
 logging.basicConfig(level=logging.DEBUG)
 

@@ -77,7 +77,7 @@ def test_an_exception_that_was_caught_long_ago_did_not_end_the_program(tmp_path)
     """A test runner, or a console, leaves it in sys.last_value."""
     program = tmp_path / "old.py"
     program.write_text(
-        "import sys, traceback\nfrom collectives import _leaving\n"
+        "import sys, traceback\nfrom collectives._startup import at_exit as _leaving\n"
         "def f(): raise KeyError('old')\n"
         "try:\n    f()\nexcept KeyError as e:\n    sys.last_value = e.with_traceback(e.__traceback__.tb_next)\n"
         "print(repr(_leaving._uncaught()))\n"

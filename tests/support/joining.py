@@ -27,7 +27,7 @@ before = len(os.listdir("/proc/self/fd"))
 
 if "garbage" in options:
     # Says something else in one round of the rendezvous.
-    from collectives import _rendezvous
+    from collectives._startup import rendezvous as _rendezvous
     honest, rounds = _rendezvous._Spoke._round, []
 
     def lie(self, value, what):

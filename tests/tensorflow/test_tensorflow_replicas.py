@@ -374,9 +374,9 @@ class TestArguments:
 
 
 def test_tensors_on_gpus_are_told_of_once(monkeypatch, caplog):
-    monkeypatch.setattr(_replica_ops, "_told_of_gpus", threading.Event())
+    monkeypatch.setattr(_replica_ops, "_warned_of_gpus", threading.Event())
     monkeypatch.setattr(tf.get_logger(), "propagate", True)
     place = "/job:localhost/replica:0/task:0/device:"
     for devices in ([place + "CPU:0"], [place + "CPU:0", place + "GPU:1"], [place + "GPU:0"]):
-        _replica_ops._tell_of_gpus(devices)
+        _replica_ops._warn_of_gpus(devices)
     assert [r.getMessage() for r in caplog.records if "copied to the host" in r.getMessage()] == [caplog.messages[-1]]

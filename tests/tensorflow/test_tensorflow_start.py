@@ -75,7 +75,7 @@ def test_the_port_of_a_worker_is_held(start: Callable[..., Workers]) -> None:
         found, _ = outcomes(workers)
         for outcome in found:
             assert isinstance(outcome.error, UnavailableError), outcome.text
-            assert f"worker 1 at localhost:{workers.ports[1]} cannot take its port" in outcome.error.message
+            assert f"worker 1 at localhost:{workers.ports[1]} cannot listen on its port" in outcome.error.message
     assert workers.leave() == [0, 0]
 
 
@@ -87,10 +87,10 @@ def test_the_port_of_the_first_worker_is_held(start: Callable[..., Workers], hol
     with held(workers.ports[0], ANSWERS[holder]):
         (first, second), took = outcomes(workers)
     assert isinstance(first.error, UnavailableError), first.text
-    assert f"worker 0 at localhost:{workers.ports[0]} cannot take its port" in first.error.message
+    assert f"worker 0 at localhost:{workers.ports[0]} cannot listen on its port" in first.error.message
     assert isinstance(second.error, DeadlineExceededError), second.text
     text = second.error.message
-    assert f"worker 0 at localhost:{workers.ports[0]} has not started the job: whoever listens there" in text, text
+    assert f"worker 0 at localhost:{workers.ports[0]} has not started the job: the process that" in text, text
     assert took < TIMEOUT + NOTICED + IMPORT
     assert workers.leave() == [0, 0]
 
@@ -104,7 +104,7 @@ def test_somebody_else_in_the_place_of_a_worker(start: Callable[..., Workers], h
     with held(workers.ports[1], ANSWERS[holder]):
         (outcome,), took = outcomes(workers)
     assert isinstance(outcome.error, DeadlineExceededError), outcome.text
-    assert f"worker 1 at localhost:{workers.ports[1]} (somebody listens there" in outcome.error.message
+    assert f"worker 1 at localhost:{workers.ports[1]} (the process that listens there" in outcome.error.message
     assert took < TIMEOUT + NOTICED + IMPORT
     assert workers.leave() == [0]
 

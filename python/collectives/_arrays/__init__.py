@@ -1,6 +1,6 @@
-"""Arrays of other libraries in the public calls: views of their memory, and results in the caller's kind.
+"""Arrays of other libraries in the public calls: views of their memory, and results of the caller's kind.
 
-No library is imported here. A value of one of its types proves that it is loaded: it is looked up in ``sys.modules``.
+Nothing is imported for that: a library whose array a caller passes is loaded already, and found in ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _adapters: weakref.WeakKeyDictionary[type, Adapter] = weakref.WeakKeyDictionary(
 
 
 def adapt(x: Any, what: str) -> Adapted:
-    """A view of the memory of ``x``, and the way from a result to its kind.
+    """A view of the memory of ``x``, and a function that makes an array of its kind from a result.
 
     Args:
         x: an array of any library.
-        what: what the caller calls it in errors: "x", "x[2]", "out".
+        what: its name in errors: "x", "x[2]", "out".
 
     Raises:
         TypeError: its memory cannot be used; the text says why and what to pass.

@@ -1,4 +1,4 @@
-"""An array of any library as the engine sees it, and memory for new ones."""
+"""An array of any library as the engine uses it, and memory for new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACCEPTED = (
     "a numpy.ndarray, a CPU array of PyTorch, JAX or TensorFlow, an object with the buffer protocol, "
     "__array_interface__ or __dlpack__, or a list of these"
 )
-ALIGNMENT = 64  # bytes: JAX and TensorFlow take memory over without a copy when it is aligned so
+ALIGNMENT = 64  # bytes: JAX and TensorFlow adopt memory with this alignment without a copy
 
 
 class Adapted(NamedTuple):
@@ -23,11 +23,10 @@ class Adapted(NamedTuple):
 
     Attributes:
         array: the caller's memory. It keeps the caller's object alive.
-        mutable: results go into this memory. False where values of the kind never change (JAX, TensorFlow): then a
-            result is a new object. A read-only buffer is of a mutable kind; the flags of ``array`` say that it cannot
-            be written.
-        wrap: turns a new array, whose memory nobody else will write, into the caller's kind. Nothing is copied when the
-            array comes from ``empty`` and the kind can take memory over.
+        mutable: whether results go into this memory. False for immutable kinds (JAX, TensorFlow), whose results are
+            new objects. A read-only buffer is of a mutable kind; the flags of ``array`` say that it cannot be written.
+        wrap: turns a new array, which nothing else will write, into the caller's kind. Copies nothing when the array
+            comes from ``empty`` and the kind can adopt memory.
     """
 
     array: Array
@@ -35,21 +34,21 @@ class Adapted(NamedTuple):
     wrap: Callable[[Array], Any]
 
 
-Adapter: TypeAlias = Callable[[Any, str], Adapted]  # of an object and what the caller calls it: "x", "x[2]", "out"
+Adapter: TypeAlias = Callable[[Any, str], Adapted]  # of an object and its name in errors: "x", "x[2]", "out"
 
 
 def same(array: Array) -> Array:
-    """``Adapted.wrap`` of kinds whose new arrays are NumPy's."""
+    """``Adapted.wrap`` of kinds whose results are NumPy arrays."""
     return array
 
 
 def is_aligned(array: Array) -> bool:
-    """Whether other libraries can take the memory over."""
+    """Whether other libraries can adopt the memory."""
     return bool(array.ctypes.data % ALIGNMENT == 0)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array in native byte order whose memory any ``Adapted.wrap`` can take over."""
+    """A new array in native byte order whose memory any ``Adapted.wrap`` can adopt."""
     native = dtype.newbyteorder("=")
     nbytes = math.prod(shape) * native.itemsize
     store = np.empty(nbytes + ALIGNMENT, np.uint8)

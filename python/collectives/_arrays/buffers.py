@@ -1,4 +1,4 @@
-"""Objects that show their memory: the buffer protocol, ``__array_interface__``, ``__dlpack__``."""
+"""Objects that export their memory: the buffer protocol, ``__array_interface__``, ``__dlpack__``."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from .adapted import Adapted, Adapter, Array, elsewhere, same, type_name
 
-# DLDeviceType of dlpack.h. NumPy can look at those of the host.
+# DLDeviceType of dlpack.h. NumPy can read those of the host.
 _HOST_DEVICES = (1, 3, 11)
 _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA managed memory", 14: "oneAPI"}
 
 
 def find(x: Any) -> Adapter | None:
-    """The adapter for objects of the type of ``x``, or None when they show no memory."""
+    """The adapter for objects of the type of ``x``, or None when they export no memory."""
     try:
         memoryview(x).release()
     except TypeError:
         pass
     except (ValueError, BufferError):
-        return buffer  # it has the protocol, and says there what is wrong with this one
+        return buffer  # it has the protocol; the adapter raises the error with the reason
     else:
         return buffer
     if hasattr(x, "__array_interface__"):
@@ -34,24 +34,24 @@ def find(x: Any) -> Adapter | None:
 
 def buffer(x: Any, what: str) -> Adapted:
     """By the buffer protocol: memoryview, bytearray, bytes, array.array, mmap, arrays of ctypes."""
-    return Adapted(_seen(x, what, lambda o: np.asarray(memoryview(o))), True, _wrap_buffer(x))
+    return Adapted(_view(x, what, lambda o: np.asarray(memoryview(o))), True, _wrap_buffer(x))
 
 
 def interface(x: Any, what: str) -> Adapted:
     """By NumPy's own protocol, version 3."""
-    return Adapted(_seen(x, what, np.asarray), True, same)
+    return Adapted(_view(x, what, np.asarray), True, same)
 
 
 def dlpack(x: Any, what: str) -> Adapted:
-    """By DLPack. Before version 1.0 it does not say whether the memory may be written; then NumPy only reads it."""
+    """By DLPack. Versions before 1.0 do not say whether the memory is writable; NumPy then makes it read-only."""
     device, number = x.__dlpack_device__()
     if device not in _HOST_DEVICES:
         name = f"{_DEVICES.get(int(device), f'of DLPack type {int(device)}')} {number}"
         raise elsewhere(what, type_name(x), name, "copy it to the host first")
-    return Adapted(_seen(x, what, np.from_dlpack), True, same)
+    return Adapted(_view(x, what, np.from_dlpack), True, same)
 
 
-def _seen(x: Any, what: str, look: Callable[[Any], Array]) -> Array:
+def _view(x: Any, what: str, look: Callable[[Any], Array]) -> Array:
     try:
         return look(x)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:

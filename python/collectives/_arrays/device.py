@@ -1,4 +1,4 @@
-"""Arrays in the memory of CUDA devices: what a call has to know of them, and which libraries have them."""
+"""Arrays in the memory of CUDA devices, and the interface to the libraries that they come from."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class DeviceArray:
     """An array of the caller in the memory of a device.
 
     Attributes:
-        pointer: where it begins; 0 when it has no elements.
-        device: the number of the device; -1 when its library does not say, which happens to empty arrays only.
-        shape, dtype: as NumPy has them.
-        stream: cudaStream_t, as a number, in whose order its memory may be read and written.
+        pointer: the address of its memory; 0 when it has no elements.
+        device: the number of the device; -1 when its library does not say, which happens for empty arrays only.
+        shape, dtype: as in NumPy.
+        stream: the cudaStream_t, as a number, in whose order its memory may be read and written.
         writable: False when results cannot go into it.
-        mutable: False where values of the kind never change (JAX): then a result is a new array.
+        mutable: False for immutable kinds (JAX), whose results are new arrays.
         owner: keeps the memory alive.
         library: of the array.
-        what: what the caller calls it in errors: "x", "x[2]", "out".
+        what: its name in errors: "x", "x[2]", "out".
     """
 
     pointer: int
@@ -55,7 +55,7 @@ class New:
 
     Attributes:
         array: its memory.
-        finish: gives the array of the caller's library, after the copies into it were put into the stream.
+        finish: makes the array of the caller's library; to be called when the copies into it are queued in the stream.
     """
 
     array: DeviceArray
@@ -63,10 +63,10 @@ class New:
 
 
 class Library(abc.ABC):
-    """What a library of arrays shows of its arrays on devices, and how it makes new ones."""
+    """A library of arrays on devices: how to find the memory of its arrays, and how to make new ones."""
 
-    copy_to_host: str  # how its users do it
-    make_contiguous: str
+    copy_to_host: str  # code for its users, for the text of errors
+    make_contiguous: str  # the same
 
     @abc.abstractmethod
     def on_device(self, x: Any) -> bool:
@@ -78,11 +78,11 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def current_stream(self, device: int) -> int | None:
-        """The stream in which the library works on that device just now; None when it has no such thing."""
+        """The current stream of the library on that device; None when it has no such thing."""
 
     @abc.abstractmethod
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
-        """An array on the device of `like`, in the order of its stream; of `like`'s kind if it has several."""
+        """An array on the device of `like`, for use in its stream; of `like`'s kind if the library has several."""
 
 
 def not_contiguous(x: Any, what: str, library: Library) -> ValueError:

@@ -1,4 +1,4 @@
-"""Arrays on devices of any library, by ``__cuda_array_interface__`` or DLPack, and new ones that show themselves so."""
+"""Arrays on devices of any library that exports ``__cuda_array_interface__`` or DLPack, and new ones that do."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def numpy_dtype(code: int, bits: int, lanes: int) -> np.dtype[Any] | None:
 
 
 class DeviceMemory:
-    """A new array on a device, for libraries that this package cannot ask for one.
+    """A new array on a device, for libraries from which this package cannot request one.
 
     ``torch.from_dlpack``, ``cupy.from_dlpack``, ``jax.dlpack.from_dlpack`` and the like make arrays of it without a
-    copy, in the order of their streams; ``cupy.asarray`` does, too, for types that NumPy has itself.
+    copy, in the order of their streams; so does ``cupy.asarray`` for the types of NumPy itself.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> None:
@@ -63,7 +63,7 @@ class DeviceMemory:
 
     @property
     def pointer(self) -> int:
-        """Where the memory begins."""
+        """The address of the memory."""
         return int(self._memory.pointer)
 
     @property
@@ -91,12 +91,12 @@ class DeviceMemory:
         copy: bool | None = None,
     ) -> object:
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
-            raise BufferError(f"the array can be shown where it is only, on CUDA device {self.device}")
-        if stream != -1:  # which means that the taker sees to the order itself
+            raise BufferError(f"the array can be exported only where it is, on CUDA device {self.device}")
+        if stream != -1:  # -1: the consumer synchronises by itself
             _core._DeviceEvent(self.stream, self.device).stream_wait(stream or streams.LEGACY, self.device)
         return _core._to_dlpack(self, self.pointer, CUDA, self.device, self.shape, *dlpack_dtype(self.dtype))
 
-    def seen(self, like: DeviceArray) -> DeviceArray:
+    def as_device_array(self, like: DeviceArray) -> DeviceArray:
         """As an array of the library of `like`."""
         return DeviceArray(
             pointer=self.pointer,
@@ -117,11 +117,11 @@ class _AnyLibrary(Library):
     make_contiguous = "made by the array's library"
 
     def current_stream(self, device: int) -> int | None:
-        return None  # such an array knows no other than its own
+        return None  # the protocols name the stream of an array, not that of a device
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         made = DeviceMemory(shape, dtype, like.device, like.stream)
-        return New(made.seen(like), lambda: made)
+        return New(made.as_device_array(like), lambda: made)
 
 
 class Interface(_AnyLibrary):
@@ -149,7 +149,7 @@ class Interface(_AnyLibrary):
                 "name for bfloat16 and float8; pass an array that shows itself by DLPack"
             )
         shape = tuple(int(d) for d in shown["shape"])
-        # As NumPy sees it: memory in C order, whatever the strides of axes of one element.
+        # NumPy decides what is contiguous: it ignores the strides of axes of length one.
         strides = shown.get("strides")
         seen = np.lib.stride_tricks.as_strided(np.empty((), dtype), shape, strides) if strides is not None else None
         if seen is not None and not seen.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""Arrays on devices of PyTorch, CuPy and JAX, by what these libraries themselves offer."""
+"""Arrays on devices of PyTorch, CuPy and JAX, through the API of each library."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Torch(Library):
             raise TypeError(f"{what} is a {type_name(x)} of dtype {x.dtype}, which NumPy does not have")
         if not x.is_contiguous():
             raise not_contiguous(x, what, self)
-        return self._seen(x, what, self.current_stream(x.device.index))
+        return self._describe(x, what, self.current_stream(x.device.index))
 
-    def _seen(self, x: Any, what: str, stream: int) -> DeviceArray:
+    def _describe(self, x: Any, what: str, stream: int) -> DeviceArray:
         return DeviceArray(
             pointer=x.data_ptr() if x.numel() else 0,
             device=x.device.index,
@@ -55,13 +55,13 @@ class Torch(Library):
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         made = self._torch.empty(shape, dtype=self._back[dtype], device=f"cuda:{like.device}")
-        if like.stream != self.current_stream(like.device):  # its allocator knows the current stream only
+        if like.stream != self.current_stream(like.device):  # PyTorch's allocator knows only the current stream
             cuda = self._torch.cuda
-            default = like.stream == streams.LEGACY  # of which PyTorch makes no ExternalStream
+            default = like.stream == streams.LEGACY  # PyTorch has no ExternalStream for it
             made.record_stream(
                 cuda.default_stream(like.device) if default else cuda.ExternalStream(like.stream, device=like.device)
             )
-        return New(self._seen(made, like.what, like.stream), lambda: made)
+        return New(self._describe(made, like.what, like.stream), lambda: made)
 
 
 class Cupy(Library):
@@ -80,9 +80,9 @@ class Cupy(Library):
         if not x.flags.c_contiguous:
             raise not_contiguous(x, what, self)
         device = int(x.device.id)
-        return self._seen(x, what, device, self.current_stream(device))
+        return self._describe(x, what, device, self.current_stream(device))
 
-    def _seen(self, x: Any, what: str, device: int, stream: int) -> DeviceArray:
+    def _describe(self, x: Any, what: str, device: int, stream: int) -> DeviceArray:
         return DeviceArray(
             pointer=int(x.data.ptr) if x.size else 0,
             device=device,
@@ -101,16 +101,16 @@ class Cupy(Library):
 
     def new(self, like: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> New:
         cupy = self._cupy
-        # Memory of its pool may be used at once in the stream in which it was asked for.
+        # CuPy's pool hands out memory for immediate use in the stream that is current at the allocation.
         usual = like.stream == self.current_stream(like.device)
         on = contextlib.nullcontext() if usual else cupy.cuda.ExternalStream(like.stream, like.device)
         with cupy.cuda.Device(like.device), on:
             made = cupy.empty(shape, dtype)
-        return New(self._seen(made, like.what, like.device, like.stream), lambda: made)
+        return New(self._describe(made, like.what, like.device, like.stream), lambda: made)
 
 
 class Jax(Library):
-    """Arrays of JAX, which never change. Its streams are its own: an array is waited for until it is computed."""
+    """Arrays of JAX, which are immutable. It does not expose its streams: the host waits until an array is computed."""
 
     copy_to_host = "jax.device_put(x, jax.devices('cpu')[0])"
     make_contiguous = "jax.numpy.copy(x)"
@@ -124,7 +124,7 @@ class Jax(Library):
 
     def look(self, x: Any, what: str) -> DeviceArray:
         (device,) = x.sharding.device_set
-        x.block_until_ready()  # this array alone; the device goes on
+        x.block_until_ready()  # waits for this array, not for the device
         number = int(device.local_hardware_id)
         return DeviceArray(
             pointer=x.unsafe_buffer_pointer() if x.size else 0,
@@ -147,10 +147,10 @@ class Jax(Library):
         jax, source = self._jax, like.owner
 
         def finish() -> Any:
-            # Without this JAX would narrow float64 and int64 that it was told to have elsewhere.
+            # Without enable_x64, JAX narrows float64 and int64, also where the program has enabled them for itself.
             wide = np.dtype(jax.dtypes.canonicalize_dtype(dtype)) != dtype
             with jax.enable_x64(True) if wide else contextlib.nullcontext():
-                array = jax.dlpack.from_dlpack(made)  # its stream waits for ours
+                array = jax.dlpack.from_dlpack(made)  # JAX's stream waits for ours
                 return jax.device_put(array, source.sharding) if source.committed and source.shape == shape else array
 
-        return New(made.seen(like), finish)
+        return New(made.as_device_array(like), finish)

@@ -1,4 +1,4 @@
-"""Which library an array on a device is of. No library is imported to find out."""
+"""Finds the library of an array on a device, without importing any."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def look(x: Any, what: str) -> DeviceArray:
 
 
 def _find(x: Any) -> Library | None:
-    """The library of the type of `x`, whether or not this one is on a device."""
+    """The library of the type of `x`, whether or not `x` itself is on a device."""
     if isinstance(x, (np.ndarray, np.generic, int, float, complex, str, bytes, bytearray, memoryview)):
         return None
     if (torch := sys.modules.get("torch")) is not None and isinstance(x, torch.Tensor):

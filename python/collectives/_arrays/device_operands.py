@@ -1,4 +1,4 @@
-"""The arrays of one call that are in the memory of a device, checked before anything is sent."""
+"""The arrays on devices of one call, checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .device import DeviceArray, New
 
 
 def items(x: Any) -> Sequence[Any]:
-    """The arrays of an argument: those of a list or tuple, none of None, or the one."""
+    """The arrays of an argument, which is a list, a tuple, one array, or None."""
     if isinstance(x, (list, tuple)):
         return x
     return [] if x is None else [x]
@@ -30,14 +30,14 @@ def any_on_device(*arguments: Any) -> bool:
 
 
 def require_devices() -> None:
-    """Raises BackendError where devices cannot be used: no library for them, no driver, no device."""
+    """Raises BackendError where devices cannot be used: no CUDA build, no driver, no device."""
     if reason := _why_no_devices():
         raise BackendError(f"an array is in the memory of a CUDA device, and this process cannot use one: {reason}")
 
 
 @functools.cache
 def _why_no_devices() -> str:
-    """Empty where devices can be used. It stays so while the process lives."""
+    """The reason, empty where devices can be used. It does not change while the process lives."""
     status = _core._device_status()
     return "" if status["available"] else str(status["reason"])
 
@@ -69,9 +69,9 @@ class DeviceOperands:
         self.outs: list[DeviceArray] | None = None if out is None else seen[len(items(x)) :]
 
     def targets(self, written: bool) -> list[DeviceArray | New]:
-        """Where results of the shapes of the inputs go, which are written only where ``written``.
+        """The arrays for results of the shapes of the inputs. Without ``written`` this rank gets no result.
 
-        Raises TypeError or ValueError where that cannot be.
+        Raises TypeError or ValueError where results cannot be written.
         """
         given = self.inputs if self.outs is None else self.outs
         if written or self.outs is not None:
@@ -80,7 +80,7 @@ class DeviceOperands:
 
 
 def check_writable(arrays: Sequence[DeviceArray], is_out: bool) -> None:
-    """Raises TypeError or ValueError unless results can go into the arrays, or beside those that never change."""
+    """Raises TypeError or ValueError unless the arrays are writable and apart; immutable ones only as inputs."""
     for array in arrays:
         if not array.mutable and is_out:
             raise TypeError(
@@ -97,7 +97,7 @@ def check_writable(arrays: Sequence[DeviceArray], is_out: bool) -> None:
 
 
 def stand_ins(arrays: Sequence[DeviceArray]) -> list[npt.NDArray[Any]]:
-    """Arrays of the same shapes and dtypes without memory, for checks."""
+    """Host arrays of the same shapes and dtypes that allocate nothing, for checks."""
     return [_stand_in(a.dtype, a.shape) for a in arrays]
 
 

@@ -1,4 +1,4 @@
-"""Arrays of JAX, which never change: a result is a new array over the memory that was reduced into."""
+"""Arrays of JAX, which are immutable: a result is a new array over the memory that was reduced into."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def adapter(jax: Any, x: Any) -> Adapter:
             raise TypeError(f"{what} is a jax.Array of dtype {x.dtype} without NumPy's equivalent: {error}") from error
         shape, committed = x.shape, x.committed
 
-        # By device_put: jax.dlpack.from_dlpack takes no bfloat16 from NumPy and knows neither device nor sharding.
+        # Not jax.dlpack.from_dlpack, which accepts no bfloat16 from NumPy, no device and no sharding.
         def wrap(result: Array) -> Any:
-            # Without this JAX would narrow float64 and int64 that it was told to have elsewhere.
+            # Without enable_x64, JAX narrows float64 and int64, also where the program has enabled them for itself.
             wide = np.dtype(jax.dtypes.canonicalize_dtype(result.dtype)) != result.dtype
             with jax.enable_x64(True) if wide else contextlib.nullcontext():
                 if committed:
                     where = sharding if result.shape == shape else device
                     return jax.device_put(result, where, may_alias=True)
-                # As free as the argument was to be combined with arrays of other devices.
+                # Uncommitted, like the argument: JAX may combine it with arrays of other devices.
                 with jax.default_device(device):
                     return jax.device_put(result, may_alias=True)
 
@@ -51,7 +51,7 @@ def adapter(jax: Any, x: Any) -> Adapter:
 
 
 def is_cuda(device: Any) -> bool:
-    """Whether it is a device of CUDA. JAX calls AMD's "gpu", too."""
+    """Whether it is a CUDA device. JAX calls AMD's devices "gpu", too."""
     return device.platform in ("gpu", "cuda") and "rocm" not in device.client.platform_version.lower()
 
 

@@ -14,7 +14,7 @@ class Operands:
     Attributes:
         inputs: views of the caller's memory.
         outputs: where results go: ``inputs`` itself (the same list) when the call is in place; otherwise the memory of
-            ``out``, or, for kinds that never change, new arrays.
+            ``out``, or, for immutable kinds, new arrays.
     """
 
     def __init__(self, x: Any, out: Any, written: bool) -> None:
@@ -31,7 +31,7 @@ class Operands:
             self.outputs = [a.array if a.mutable else empty(a.array.shape, a.array.dtype) for a in self._given]
 
     def result(self) -> Any:
-        """What the call returns. Only after its end: new arrays become the caller's."""
+        """What the call returns. To be called only when it is over, since new arrays then belong to the caller."""
         if self._out is not None:
             return self._out
         if self.outputs is self.inputs:
@@ -53,7 +53,7 @@ def adapt_all(x: Any, what: str) -> list[Adapted]:
 
 
 def adapt_outputs(out: Any, what: str) -> list[Array]:
-    """The memory of arrays that are to be written. Raises TypeError where that cannot be."""
+    """The memory of arrays that are to be written. Raises TypeError for immutable arrays."""
     targets = adapt_all(out, what)
     for i, target in enumerate(targets):
         if not target.mutable:

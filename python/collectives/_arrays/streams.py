@@ -1,4 +1,4 @@
-"""Streams of CUDA, as the libraries of Python show them."""
+"""CUDA streams, as Python libraries represent them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def handle_of(stream: Any) -> int:
 
     Raises:
         TypeError: it is no stream.
-        ValueError: it is a number that no stream has.
+        ValueError: the number is negative.
     """
-    found = _shown(stream)
+    found = _find_handle(stream)
     if found is None:
         raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; {_ACCEPTED}")
     if found < 0:
@@ -32,7 +32,7 @@ def handle_of(stream: Any) -> int:
     return found or LEGACY
 
 
-def _shown(stream: Any) -> int | None:
+def _find_handle(stream: Any) -> int | None:
     number = _number(stream)
     if number is not None:
         return number
@@ -45,7 +45,7 @@ def _shown(stream: Any) -> int | None:
     for name in _ATTRIBUTES:
         if hasattr(stream, name):
             handle = getattr(stream, name)
-            # Numba's is a pointer of ctypes, whose value is None for the default stream.
+            # Numba's handle is a pointer of ctypes, whose value is None for the default stream.
             return (handle.value or 0) if hasattr(handle, "value") else _number(handle)
     return None
 

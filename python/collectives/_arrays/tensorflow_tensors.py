@@ -1,4 +1,4 @@
-"""Eager tensors of TensorFlow, which never change: a result is a new tensor over the memory that was reduced into."""
+"""Eager tensors of TensorFlow, which are immutable: a result is a new tensor over the memory that was reduced into."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from .adapted import Adapted, Adapter, Array, elsewhere, empty, is_aligned, type_name
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_REGISTERED = 2  # dtype.isbuiltin of types that are not NumPy's own
+_REGISTERED = 2  # dtype.isbuiltin of types that another library has registered with NumPy
 
 
 def adapter(tf: Any, x: Any) -> Adapter | None:
@@ -31,10 +31,10 @@ def adapter(tf: Any, x: Any) -> Adapter | None:
         dtype = _numpy_dtype(x, what)
         if dtype.isbuiltin != _REGISTERED:
             array = np.asarray(memoryview(x))
-        elif dtype == _BFLOAT16:  # no buffer has a name for it; the bitcast shares the memory
+        elif dtype == _BFLOAT16:  # the buffer protocol has no code for it; the bitcast shares the memory
             array = np.asarray(memoryview(tf.bitcast(x, tf.uint16))).view(dtype)
         else:
-            array = np.asarray(x.numpy())  # float8: there is no bitcast of it, so this is a copy
+            array = np.asarray(x.numpy())  # float8: TensorFlow cannot bitcast it, so this is a copy
 
         def wrap(result: Array) -> Any:
             with tf.device(device):
@@ -44,7 +44,7 @@ def adapter(tf: Any, x: Any) -> Adapter | None:
                     tensor = tf.bitcast(_over(tf, result.view(np.uint16)), tf.bfloat16)
                 else:
                     tensor = tf.convert_to_tensor(result)
-                # DLPack knows one CPU; logical ones have memory of their own.
+                # DLPack puts it on the first CPU device; a logical one has memory of its own.
                 return tensor if tensor.device == device else tf.identity(tensor)
 
         return Adapted(array, False, wrap)
@@ -62,7 +62,7 @@ def _over(tf: Any, array: Array) -> Any:
 
 
 def _numpy_dtype(x: Any, what: str) -> np.dtype[Any]:
-    """The type of the elements. Raises for strings, resources and quantised types, which have none."""
+    """The type of the elements. Raises TypeError for strings, resources and quantised types, which have none."""
     try:
         dtype: np.dtype[Any] = np.dtype(x.dtype.as_numpy_dtype)
     except KeyError:
@@ -74,8 +74,8 @@ def _numpy_dtype(x: Any, what: str) -> np.dtype[Any]:
 
 def _refuse_variable(x: Any, what: str) -> Adapted:
     raise TypeError(
-        f"{what} is a {type_name(x)}, whose value a collective does not replace; pass variable.value() and "
-        "variable.assign(...) what is returned"
+        f"{what} is a {type_name(x)}, whose value a collective does not replace; pass variable.value() and assign the "
+        "result: variable.assign(...)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch: CPU memory is used as it is, without recording anything for autograd."""
+"""Tensors of PyTorch: collectives use their CPU memory directly, and record nothing for autograd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARED = (
 )
 _EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
-_LOWEST = 1 << 16  # where memory can be: of a storage that was given back only the offset is left
+_LOWEST = 1 << 16  # valid addresses are above: data_ptr() of a freed storage is only the offset of the tensor
 
 
 def dtypes(torch: Any) -> dict[Any, np.dtype[Any]]:
@@ -46,9 +46,9 @@ def adapter(torch: Any) -> Adapter:
         except (TypeError, RuntimeError) as error:
             raise refusal(torch, x, what, error) from error
         if array.size and x.data_ptr() < _LOWEST:
-            raise TypeError(f"{what} is a {type_name(x)} whose storage has been given back (resize_(0)); allocate it")
+            raise TypeError(f"{what} is a {type_name(x)} whose storage has been freed (resize_(0)); allocate it")
         if not array.flags.c_contiguous and 0 in array.strides:
-            array.flags.writeable = False  # made by expand(): several elements are one place of memory
+            array.flags.writeable = False  # made by expand(): several elements share one address
         return Adapted(array, True, wrap)
 
     def wrap(result: Array) -> Any:
@@ -61,7 +61,7 @@ def adapter(torch: Any) -> Adapter:
 
 
 def refusal(torch: Any, x: Any, what: str, error: object = "") -> TypeError:
-    """The error for a tensor without memory that can take part as it is."""
+    """The error for a tensor whose memory a collective cannot use."""
     kind = type_name(x)
     if x.device.type not in ("cpu", "cuda"):
         return elsewhere(what, kind, x.device, "pass a copy (x.cpu()) and copy the result back")

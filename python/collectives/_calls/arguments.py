@@ -1,4 +1,4 @@
-"""Checks of the arguments of collective calls, and arrays as the core wants them."""
+"""Checks of the arguments of collective calls, and arrays in the form that the core needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DTYPES = _core._dtype_names()
 
 
 def check_options(size: int, op: object, root: object, algorithm: object, timeout: object, name: object) -> None:
-    """Raises TypeError or ValueError for what can be seen without the arrays."""
+    """Checks the arguments that are no arrays. Raises TypeError or ValueError."""
     check_type("op", op, str)
     check_type("algorithm", algorithm, str)
     check_type("root", root, (int, np.integer))
@@ -45,7 +45,7 @@ def is_number(value: object) -> bool:
 
 
 def check_dtypes(inputs: list[Array], collective: str, op: str) -> None:
-    """Raises TypeError unless the arrays have one element type that the collective can do."""
+    """Raises TypeError unless the arrays have one element type that the collective supports."""
     for i, array in enumerate(inputs):
         if _core._dtype_of(array) < 0:
             raise TypeError(
@@ -80,7 +80,7 @@ def check_factor(op: str, factor: object) -> None:
 
 
 def listed(names: list[str]) -> str:
-    """Names as people write a list of them."""
+    """Names as an English list: "a, b and c"."""
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 

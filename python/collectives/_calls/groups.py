@@ -1,9 +1,9 @@
 """Groups of the ranks of a communicator: ``split``, ``dup`` and ``new_group``.
 
-All ranks of the parent make the call. They tell each other what they want and propose a number for the new
-communicator; the highest is taken. Each rank then reserves that number and memory, and they tell each other what came
-of it. Two threads that make groups out of different parents may come to the same number at the same time. Then some
-rank cannot reserve it, and everybody starts again. After the second exchange all members can use the new communicator.
+All ranks of the parent make the call. In a first exchange each rank sends its arguments and proposes a number for the
+new communicator; the highest wins. Each rank then reserves that number and memory, and a second exchange tells whether
+all could. Two threads that make groups of different parents may choose the same number at the same time: then a rank
+cannot reserve it, and all ranks try again. After the second exchange all members can use the new communicator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .._startup import leaving
+from .._startup import at_exit
 from ..errors import MismatchError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _make(
         )
     handle = reservation.make([(bool(heap[r]), int(offset[r])) for r in members])
     made = type(parent)(handle, transport=parent._nccl.transport)
-    leaving.register(made)
+    at_exit.register(made)
     return made
 
 
@@ -114,7 +114,7 @@ def _gather(parent: Communicator, kind: str, values: Sequence[int]) -> npt.NDArr
 
 
 def _check(parent: Communicator, rows: npt.NDArray[np.int64], listed: list[int] | None) -> None:
-    """That all ranks make the same call."""
+    """Raises MismatchError unless all ranks make the same call."""
     if (rows[:, 0] != rows[0, 0]).any():
         calls = ", ".join(f"rank {r} called {_KINDS[rows[r, 0]]}" for r in range(parent.size))
         raise MismatchError(

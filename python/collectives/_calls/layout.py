@@ -1,4 +1,4 @@
-"""Which rank has how much of what: rows of tensors by part, and how ranks tell each other what they have."""
+"""How many rows of each tensor each rank has, and how ranks exchange that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import MismatchError
-from .spans import meeting, sharing, span_of
+from .spans import first_overlap, overlaps, span_of
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -25,7 +25,7 @@ DESCRIPTION = 2 + _DIMENSIONS  # columns: element type, number of dimensions, di
 
 
 def lengths(rows: Sequence[Sequence[int]], widths: Sequence[int]) -> list[int]:
-    """Elements by part, then by tensor, as the core wants them.
+    """Numbers of elements by part, then by tensor, as the core expects them.
 
     Args:
         rows: of each tensor, the rows of each part.
@@ -36,7 +36,7 @@ def lengths(rows: Sequence[Sequence[int]], widths: Sequence[int]) -> list[int]:
 
 
 def pieces(arrays: Sequence[Array], rows: Sequence[Sequence[int]]) -> list[Array]:
-    """The parts of the arrays along axis 0, by part, then by array; one array stays whole."""
+    """The parts of the arrays along axis 0, by part, then by array; a single array is not cut."""
     if len(arrays) == 1:
         return list(arrays)
     borders = [np.concatenate(([0], np.cumsum(r))) for r in rows]
@@ -47,7 +47,7 @@ def pieces(arrays: Sequence[Array], rows: Sequence[Sequence[int]]) -> list[Array
 def describe(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
     """Element types and shapes, one row for each array, for `exchange`.
 
-    csrc/bindings/calls/layouts.cc does both for one plain array: what changes here has to change there, too.
+    csrc/bindings/calls/layouts.cc does both for one plain array: change both files together.
     """
     table = np.zeros((len(arrays), DESCRIPTION), np.int64)
     for i, (row, array) in enumerate(zip(table, arrays, strict=True)):
@@ -73,7 +73,7 @@ def dtype_of(row: npt.NDArray[np.int64]) -> np.dtype[Any]:
 def exchange(
     comm: Communicator, own: npt.NDArray[np.int64], name: str | None, timeout: float | None
 ) -> npt.NDArray[np.int64]:
-    """The tables of all ranks, which have the same shape everywhere."""
+    """The tables of all ranks; each rank passes one of the same shape."""
     everyone = np.empty((comm.size, *own.shape), np.int64)
     name = None if name is None else f"{name} (lengths)"
     counts = [own.size] * comm.size
@@ -82,7 +82,7 @@ def exchange(
 
 
 def check_alike(comm: Communicator, tables: npt.NDArray[np.int64], collective: str) -> None:
-    """All ranks must have the same element types and the same dimensions but for the first."""
+    """Raises MismatchError unless all ranks have the same element types and dimensions, except for the first."""
     for rank, table in enumerate(tables):
         for tensor, (mine, theirs) in enumerate(zip(tables[0], table, strict=True)):
             if mine[0] == theirs[0] and mine[1] == theirs[1] and (mine[3:] == theirs[3:]).all():
@@ -109,7 +109,7 @@ def as_rows(counts: Counts, as_list: bool, tensors: int, parts: int) -> list[lis
 
     Args:
         counts: as the caller gave it.
-        as_list: the tensors came as a list, so there is an entry for each, unless one number serves all.
+        as_list: the tensors came as a list, so `counts` has an entry for each, or is one number for all.
         tensors, parts: how many there are.
     """
     if not _is_length(counts) and not isinstance(counts, Iterable):
@@ -132,7 +132,7 @@ def as_rows(counts: Counts, as_list: bool, tensors: int, parts: int) -> list[lis
 
 
 def even_rows(arrays: Sequence[Array], parts: int, collective: str) -> list[list[int]]:
-    """Equal parts of each array."""
+    """The rows of equal parts of each array. Raises ValueError where there are none."""
     for i, array in enumerate(arrays):
         if array.shape[0] % parts != 0:
             raise ValueError(
@@ -143,7 +143,7 @@ def even_rows(arrays: Sequence[Array], parts: int, collective: str) -> list[list
 
 
 def check_rows(arrays: Sequence[Array], rows: Sequence[Sequence[int]], what: str) -> None:
-    """The rows must add up to those of the arrays."""
+    """Raises ValueError unless the rows add up to those of the arrays."""
     for i, (array, row) in enumerate(zip(arrays, rows, strict=True)):
         if sum(row) != array.shape[0]:
             raise ValueError(f"{what}[{i}] has {array.shape[0]} rows, but counts say {sum(row)}")
@@ -155,7 +155,7 @@ def width(array: Array) -> int:
 
 
 def check_outputs(out: Sequence[Array], shapes: Sequence[tuple[int | None, ...]], dtype: np.dtype[Any] | None) -> None:
-    """Raises ValueError unless the arrays can take results of these shapes; None is a length that is not known yet."""
+    """Raises ValueError unless results of these shapes fit into the arrays; None is a length not known yet."""
     if len(out) != len(shapes):
         raise ValueError(f"out has {len(out)} tensors; {len(shapes)} are needed")
     for i, (array, shape) in enumerate(zip(out, shapes, strict=True)):
@@ -169,16 +169,16 @@ def check_outputs(out: Sequence[Array], shapes: Sequence[tuple[int | None, ...]]
 
 
 def check_writable(out: Sequence[Array]) -> None:
-    """Raises ValueError unless the arrays can be written, each for itself."""
+    """Raises ValueError unless the arrays are writable and do not overlap."""
     for i, array in enumerate(out):
         if not array.flags.writeable:
             raise ValueError(f"out[{i}] is read-only and would be written")
-    if (pair := sharing(out)) is not None:
+    if (pair := first_overlap(out)) is not None:
         raise ValueError(f"out[{pair[0]}] and out[{pair[1]}] share memory; pass arrays that do not overlap")
 
 
-def apart(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
-    """The inputs, those that share memory with an output as copies: outputs are written before all inputs are read."""
-    pairs = meeting([span_of(a) for a in inputs], [span_of(o) for o in outputs])
+def separate_inputs(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
+    """The inputs, with copies of those that share memory with an output, which is written before all are read."""
+    pairs = overlaps([span_of(a) for a in inputs], [span_of(o) for o in outputs])
     shared = {i for i, j in pairs if np.shares_memory(inputs[i], outputs[j])}
     return [a.copy() if i in shared else a for i, a in enumerate(inputs)]

@@ -1,9 +1,9 @@
-"""Python objects between ranks: pickled, with the memory of their arrays beside the pickle and not inside it.
+"""Python objects between ranks: pickled, with their arrays sent beside the pickle instead of inside it.
 
-Pickle protocol 5 hands out the buffers of an object (PEP 574). An object is then a list of parts, the pickle stream
-first and its buffers after it. A receiver makes fresh memory for each part and the object is built around it.
+Pickle protocol 5 keeps the buffers of an object out of the stream (PEP 574). An object is sent as a list of parts: the
+pickle stream, then its buffers. A receiver allocates memory for each part and unpickles the object over it.
 
-A rank whose object cannot be pickled must not leave the others waiting, so what is sent first says how pickling went.
+A rank whose object cannot be pickled must not leave the others waiting, so the first message says whether it could.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEADER = 16  # of them: the state, and the number of parts or, for _FAILED, the
 _INLINE, _SEPARATE, _FAILED = range(3)
 _SIZE = 8  # bytes of a number in the list of sizes
 _ALIGNMENT = 16  # that of NumPy's own memory: enough for every element type
-_MOST_TEXT = 2000  # bytes of what is told about an error
+_MOST_TEXT = 2000  # bytes of an error text that other ranks get
 
 
 def broadcast_object(comm: Communicator, obj: Any, root: int) -> Any:
@@ -67,11 +67,11 @@ def broadcast_object(comm: Communicator, obj: Any, root: int) -> Any:
 
 
 def _receive(comm: Communicator, state: int, count: int, rest: Bytes, root: int, call: str) -> Any:
-    """The object that the root has announced by the header of its first broadcast; `rest` is what came behind it."""
+    """The object of the root, whose first broadcast had this state and count in its header and `rest` behind it."""
     if state == _FAILED:
         raise _failure(comm, call, root, rest[:count])
     if state == _INLINE:
-        # Copies, since an array in the object would keep the whole block.
+        # Copies: an array in the object would keep the whole block alive.
         return _unpickle([part.copy() for part in _unpack(rest, count)])
     sizes = rest[: count * _SIZE]
     if count * _SIZE > rest.size:
@@ -82,7 +82,7 @@ def _receive(comm: Communicator, state: int, count: int, rest: Bytes, root: int,
 
 
 def all_gather_object(comm: Communicator, obj: Any) -> list[Any]:
-    """See ``Communicator.all_gather_object``. What comes lies in one piece of memory, which any array of it keeps."""
+    """See ``Communicator.all_gather_object``. All that arrives is in one buffer, which any array of it keeps alive."""
     parts, table = _exchange(comm, obj, "all_gather_object")
     gathered = comm.all_gather(_packed(parts), counts=table[:, 2].tolist(), name="all_gather_object")
     return _objects(comm, obj, gathered, table[:, 1], table[:, 2])
@@ -92,7 +92,7 @@ def gather_object(comm: Communicator, obj: Any, root: int) -> list[Any] | None:
     """See ``Communicator.gather_object``."""
     check_options(comm.size, "sum", root, "auto", None, None)  # before anything is sent
     parts, table = _exchange(comm, obj, "gather_object")
-    # The object of the root needs no journey.
+    # The object of the root is not sent.
     sizes = np.array([0 if rank == root else row[2] for rank, row in enumerate(table)])
     mine = np.empty(0, np.uint8) if comm.rank == root else _packed(parts)
     gathered = comm.gather(mine, root, counts=sizes.tolist(), name="gather_object")
@@ -135,7 +135,7 @@ def scatter_object(comm: Communicator, objs: Sequence[Any] | None, root: int) ->
 
 
 def _exchange(comm: Communicator, obj: Any, call: str) -> tuple[Parts, npt.NDArray[np.int64]]:
-    """Pickles the object of this rank; its parts, and of each rank (0, number of parts, bytes when packed).
+    """Pickles the object of this rank; returns its parts, and for each rank (0, number of parts, bytes when packed).
 
     Raises on every rank when a rank could not pickle its object: its error there, CollectivesError on the others.
     """
@@ -162,7 +162,7 @@ def _exchange(comm: Communicator, obj: Any, call: str) -> tuple[Parts, npt.NDArr
 def _objects(
     comm: Communicator, own: Any, gathered: Bytes, counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> list[Any]:
-    """The objects of all ranks from their packed parts, one rank's after the other's."""
+    """The objects of all ranks from their packed parts, in rank order."""
     pieces = np.split(gathered, np.cumsum(sizes)[:-1])
     return [
         own if rank == comm.rank else _unpickle(_unpack(piece, int(count)))
@@ -191,9 +191,9 @@ def _unpickle(parts: Parts) -> Any:
 
 
 def _writable(parts: Parts) -> Parts:
-    """The parts as a list that a collective takes: what is read-only, or overlaps another part, is copied."""
+    """The parts for a collective, with copies of those that are read-only or overlap another part."""
     result = list(parts)
-    end = 0  # of the memory of the parts before
+    end = 0  # of the parts so far
     for i in sorted(range(len(parts)), key=lambda i: parts[i].ctypes.data):
         address, size = parts[i].ctypes.data, parts[i].size
         if not parts[i].flags.writeable or (size > 0 and address < end):
@@ -204,7 +204,7 @@ def _writable(parts: Parts) -> Parts:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Where parts lie that are packed behind the list of their sizes, and where the last one ends, aligned."""
+    """The offset of each part when packed behind the list of sizes, and the end of the last; all aligned."""
     aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in (len(sizes) * _SIZE, *sizes)]
     return list(itertools.accumulate(aligned))
 
@@ -222,7 +222,7 @@ def _pack(parts: Parts, into: Bytes) -> None:
 
 
 def _packed(parts: Parts) -> Bytes:
-    result = np.zeros(_packed_size(parts), np.uint8)  # the gaps travel too
+    result = np.zeros(_packed_size(parts), np.uint8)  # zeros, since the gaps are sent, too
     _pack(parts, result)
     return result
 
@@ -234,21 +234,21 @@ def _unpack(packed: Bytes, count: int) -> Parts:
 
 
 def _describe(error: Exception) -> Bytes:
-    """What other ranks are told about an error, as UTF-8."""
+    """The text of an error for other ranks, as UTF-8."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # its __str__ fails; the others wait all the same
+    except Exception:  # its __str__ fails; the others wait for a text all the same
         text = type(error).__name__
     encoded: Bytes = np.frombuffer(bytearray(text.encode(errors="replace")[:_MOST_TEXT]), np.uint8)  # writable
     return encoded
 
 
-def _failure(comm: Communicator, call: str, culprit: int, text: Bytes) -> CollectivesError:
-    words = text.tobytes().decode(errors="ignore")  # the end of a long text may be cut inside a character
+def _failure(comm: Communicator, call: str, peer: int, text: Bytes) -> CollectivesError:
+    reason = text.tobytes().decode(errors="ignore")  # the end of a long text may be cut inside a character
     return CollectivesError(
-        f"rank {comm.rank}: {call} has no result, because rank {culprit} could not pickle its object: {words}. The "
+        f"rank {comm.rank}: {call} has no result, because rank {peer} could not pickle its object: {reason}. The "
         "communicator can still be used",
         rank=comm.rank,
-        peer=culprit,
+        peer=peer,
         collective=call,
     )

@@ -1,6 +1,6 @@
-"""The arguments of ``cross_device_ops``, checked. What is wrong is named with its values.
+"""Checks of the arguments of ``cross_device_ops``.
 
-Errors begin with `where`, which says the pair of a batch ("pair 3: "), or is empty.
+Errors begin with `where`, which names the pair of a batch ("pair 3: "), or is empty.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .arguments import DTYPES, listed, plain
 
 Array: TypeAlias = npt.NDArray[Any]
 
-OPS = {"sum": "sum", "mean": "avg", "min": "min", "max": "max", "prod": "prod"}  # and what the core calls them
+OPS = {"sum": "sum", "mean": "avg", "min": "min", "max": "max", "prod": "prod"}  # TensorFlow's name: the core's
 
 
 def as_arrays(values: object, where: str, what: str = "value {}", copied: bool = False) -> list[Array]:
-    """The values as plain arrays. The one place that knows which kinds of array are accepted.
+    """The values as plain arrays.
 
     Args:
         values: one array per replica.
         where: the start of error messages.
         what: the name of a value in them.
-        copied: they are only copied, so that every dtype without Python objects will do.
+        copied: they are only copied, so every dtype without Python objects is accepted.
     """
     arrays = []
     for i, value in enumerate(as_sequence(values, where)):
@@ -52,7 +52,7 @@ def check_reducible(arrays: Sequence[Array], where: str, what: str = "value {}")
 
 
 def in_kind_of(value: object, results: list[Array]) -> list[Any]:
-    """New arrays as arrays of the library of `value`, which those of devices are already."""
+    """New arrays as arrays of the library of `value`. Arrays on devices are so already."""
     if isinstance(value, np.ndarray) or not all(isinstance(result, np.ndarray) for result in results):
         return results
     wrap = adapt(value, "value 0").wrap
@@ -60,14 +60,14 @@ def in_kind_of(value: object, results: list[Array]) -> list[Any]:
 
 
 def as_alike(values: object, name: str, replicas: int, where: str) -> list[Array]:
-    """The values as plain arrays of one shape and dtype that `name` can reduce."""
+    """The values as plain arrays, checked to be of one shape and dtype that the op `name` can reduce."""
     arrays = as_arrays(values, where)
     check_alike(arrays, name, replicas, where)
     return arrays
 
 
 def check_alike(arrays: Sequence[Array], name: str, replicas: int, where: str) -> None:
-    """Raises TypeError or ValueError unless the arrays are of one shape and dtype that `name` can reduce."""
+    """Raises TypeError or ValueError unless the arrays are of one shape and dtype that the op `name` can reduce."""
     first = arrays[0]
     if len(arrays) != replicas:
         raise ValueError(f"{where}there are {len(arrays)} values and pair 0 has {replicas}; one per replica is needed")
@@ -91,7 +91,7 @@ def check_dtype(array: Array, first: Array, number: int, where: str) -> None:
 
 
 def as_sequence(values: object, where: str) -> Sequence[Any]:
-    """The list of values of a tensor, checked to be one and not empty."""
+    """The list of values of a tensor, checked to be a list and not empty."""
     # Lists and tuples first: asking the abstract class is slow.
     if not isinstance(values, (list, tuple)) and (
         not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray, memoryview))
@@ -105,7 +105,7 @@ def as_sequence(values: object, where: str) -> Sequence[Any]:
 
 
 def count_destinations(destinations: Sequence[int] | None, replicas: int | None, where: str) -> int:
-    """The number of destinations, after a check that they exist; any number is a replica where `replicas` is None."""
+    """The number of destinations, checked to exist; where `replicas` is None, any number from 0 on is accepted."""
     if destinations is None and replicas is not None:
         return replicas
     if not isinstance(destinations, (Sequence, np.ndarray)) or isinstance(destinations, (str, bytes)):

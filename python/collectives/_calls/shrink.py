@@ -1,7 +1,7 @@
-"""``shrink``: a communicator of the ranks that are left.
+"""``shrink``: a communicator of the surviving ranks.
 
-The core finds out who is left and makes the communicator. A barrier in it confirms that all of its members have come
-that far. When one has died meanwhile, its other members agree again, in the same way: they shrink what was just made.
+The core agrees on the survivors and makes the communicator. A barrier on it then confirms that all members have it.
+When a member has died meanwhile, the barrier fails and the others shrink the new communicator in the same way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import _core
-from .._startup import leaving
+from .._startup import at_exit
 from ..errors import DeadlineError, PeerError
 from .arguments import is_number
 
@@ -27,7 +27,7 @@ def shrink(parent: Communicator, timeout: float | None) -> Communicator:
     made = parent
     while True:
         made = type(parent)(_core._shrink(made, min(patience, _FOREVER)), transport=parent._nccl.transport)
-        leaving.register(made)
+        at_exit.register(made)
         try:
             made.barrier(timeout=patience, name="shrink")
             return made

@@ -1,4 +1,4 @@
-"""Which pieces of memory meet: in the time that sorting takes, where few do, and not each with each."""
+"""Finds spans of memory that overlap, in O(n log n) where few do, instead of comparing all pairs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Span = tuple[int, int]  # the address of the first byte, and that behind the last
+Span = tuple[int, int]  # addresses: begin, and end (exclusive)
 
 
 def span_of(array: npt.NDArray[Any]) -> Span:
-    """From the lowest to the highest byte of the array, which need not have all between them."""
+    """From the lowest to the highest byte of the array; with strides, not all bytes in between belong to it."""
     low = high = array.__array_interface__["data"][0]
     if array.size == 0:
         return low, low
@@ -25,33 +25,33 @@ def span_of(array: npt.NDArray[Any]) -> Span:
     return low, high + array.itemsize
 
 
-def meeting(left: Sequence[Span], right: Sequence[Span]) -> Iterator[tuple[int, int]]:
+def overlaps(left: Sequence[Span], right: Sequence[Span]) -> Iterator[tuple[int, int]]:
     """The pairs (i, j) for which left[i] and right[j] have a byte in common; empty spans have none.
 
-    >>> list(meeting([(0, 4), (8, 9)], [(3, 8)]))
+    >>> list(overlaps([(0, 4), (8, 9)], [(3, 8)]))
     [(0, 0)]
     """
     both = [(low, high, side, i) for side, spans in enumerate((left, right)) for i, (low, high) in enumerate(spans)]
-    under_way: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])  # by where they end
+    open_spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])  # heaps of (end, index)
     for low, high, side, i in sorted(span for span in both if span[0] < span[1]):
-        others = under_way[1 - side]
+        others = open_spans[1 - side]
         while others and others[0][0] <= low:
             heapq.heappop(others)
         yield from ((i, j) if side == 0 else (j, i) for _, j in others)
-        heapq.heappush(under_way[side], (high, i))
+        heapq.heappush(open_spans[side], (high, i))
 
 
-def meeting_each_other(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
+def overlaps_among(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
     """The pairs i < j for which spans[i] and spans[j] have a byte in common."""
-    under_way: list[tuple[int, int]] = []
+    open_spans: list[tuple[int, int]] = []
     for (low, high), i in sorted((span, i) for i, span in enumerate(spans) if span[0] < span[1]):
-        while under_way and under_way[0][0] <= low:
-            heapq.heappop(under_way)
-        yield from ((min(i, j), max(i, j)) for _, j in under_way)
-        heapq.heappush(under_way, (high, i))
+        while open_spans and open_spans[0][0] <= low:
+            heapq.heappop(open_spans)
+        yield from ((min(i, j), max(i, j)) for _, j in open_spans)
+        heapq.heappush(open_spans, (high, i))
 
 
-def sharing(arrays: Sequence[npt.NDArray[Any]]) -> tuple[int, int] | None:
-    """Two arrays, i < j, that share memory; None where all are apart."""
-    pairs = meeting_each_other([span_of(a) for a in arrays])
+def first_overlap(arrays: Sequence[npt.NDArray[Any]]) -> tuple[int, int] | None:
+    """Two arrays, i < j, that share memory; None where no two do."""
+    pairs = overlaps_among([span_of(a) for a in arrays])
     return next((pair for pair in pairs if np.shares_memory(arrays[pair[0]], arrays[pair[1]])), None)

@@ -23,7 +23,7 @@ _ALIGNMENT = 4096  # arrays start on pages, so that they share no cache line
 
 
 class _Block:
-    """A piece of the heap. The array made of it keeps it, and it keeps the communicator, whose mapping it is."""
+    """A block of the heap. The array over it keeps it alive, and it keeps the communicator that maps the heap."""
 
     def __init__(self, owner: object, address: int, count: int, dtype: np.dtype[Any]) -> None:
         self._owner = owner
@@ -36,19 +36,18 @@ class _Block:
 
 
 class Heap:
-    """Hands out pieces of the heap. All ranks make the same calls, so all come to the same offsets.
+    """Allocates blocks of the heap. All ranks make the same calls, so all compute the same offsets.
 
-    Python frees arrays at different times on different ranks. A piece is therefore used again only when all ranks have
-    freed theirs. At the next allocation each tells the others, once, what it has freed; so an allocation costs no more
-    where many arrays live.
+    Python frees arrays at different times on different ranks, so a block is reused only when all ranks have freed it.
+    Each rank reports a freed block once, at its next allocation; the cost does not depend on how many arrays are alive.
     """
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = weakref.ref(communicator)
         self._base, self._bytes = _core._heap(communicator)
         self._space = _Space()
-        self._freed: deque[int] = deque()  # offsets that this rank has freed, and not told
-        self._tellers: dict[int, int] = {}  # by offset, how many ranks have told so, where not all have
+        self._freed: deque[int] = deque()  # offsets that this rank has freed and not reported yet
+        self._freed_by: dict[int, int] = {}  # by offset, how many ranks have reported it as freed; fewer than all
 
     def allocate(self, shape: int | Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """See ``Communicator.empty``."""
@@ -65,7 +64,7 @@ class Heap:
                 f"an array of shape {dimensions} and dtype {dtype} has {nbytes} bytes; at most {_MOST} are possible"
             )
         self._agree(communicator, nbytes)
-        # Where not all ranks share memory an ordinary array is as good.
+        # Where not all ranks share memory, an ordinary array serves as well.
         if self._bytes == 0 or nbytes == 0 or communicator.local_size != communicator.size:
             return np.empty(dimensions, dtype)
         offset = self._space.find(nbytes)
@@ -77,15 +76,15 @@ class Heap:
         if _core._memory_is_counted():
             self._reserve(communicator, offset, nbytes)
         _core._use_heap(communicator, offset + nbytes)
-        self._space.take(offset, nbytes)
+        self._space.allocate(offset, nbytes)
         block = _Block(communicator, self._base + offset, math.prod(dimensions), dtype)
         weakref.finalize(block, self._freed.append, offset)
         return np.asarray(block).view(dtype).reshape(dimensions)
 
     def _agree(self, communicator: Communicator, nbytes: int) -> None:
-        """Makes sure that all ranks ask for the same, and frees the pieces that all have freed."""
-        told = [self._freed.popleft() for _ in range(len(self._freed))]
-        sizes = np.array([nbytes, -nbytes, len(told)], np.int64)
+        """Checks that all ranks ask for the same size, and frees the blocks that all of them have freed."""
+        freed = [self._freed.popleft() for _ in range(len(self._freed))]
+        sizes = np.array([nbytes, -nbytes, len(freed)], np.int64)
         communicator.all_reduce(sizes, "max", name="empty")
         if sizes[0] != -sizes[1]:
             raise MismatchError(
@@ -95,20 +94,22 @@ class Heap:
                 collective="empty",
             )
         if sizes[2]:
-            self._hear(communicator.all_gather(np.array(told, np.int64), name="empty").tolist(), communicator.size)
+            self._free_common(
+                communicator.all_gather(np.array(freed, np.int64), name="empty").tolist(), communicator.size
+            )
 
-    def _hear(self, offsets: Iterable[int], size: int) -> None:
-        """Frees what all have freed, after each has told what it has. The same on every rank."""
+    def _free_common(self, offsets: Iterable[int], size: int) -> None:
+        """Counts the reports of all ranks and frees the blocks that all have freed; the same on every rank."""
         for offset in offsets:
-            tellers = self._tellers.pop(offset, 0) + 1
-            if tellers < size:
-                self._tellers[offset] = tellers
+            ranks = self._freed_by.pop(offset, 0) + 1
+            if ranks < size:
+                self._freed_by[offset] = ranks
             else:
                 self._space.free(offset)
 
     @staticmethod
     def _reserve(communicator: Communicator, offset: int, nbytes: int) -> None:
-        """Makes sure that there is memory on all ranks, where touching an array would end the process otherwise."""
+        """Reserves memory on all ranks where a process that touches an array without memory would be killed."""
         failure: OSError | None = None
         try:
             _core._reserve_heap(communicator, offset, nbytes)
@@ -122,24 +123,21 @@ class Heap:
 
 
 class _Space:
-    """Which pieces are taken; the lowest gap that is large enough is the next.
-
-    The pieces themselves are not ordered: only gaps between them are looked through.
-    """
+    """A first-fit allocator of offsets. It searches the gaps between blocks, not the blocks."""
 
     def __init__(self) -> None:
-        self._taken: dict[int, int] = {}  # offset and bytes, in whole pages
-        self._gaps: list[tuple[int, int]] = []  # from where to where, in order; no two touch
-        self._end = 0  # behind all pieces
+        self._used: dict[int, int] = {}  # offset and bytes, in whole pages
+        self._gaps: list[tuple[int, int]] = []  # (begin, end), sorted; no two are adjacent
+        self._end = 0  # of the last block
 
     def find(self, nbytes: int) -> int:
-        """Where a piece of so many bytes would lie."""
+        """The offset of the next block of so many bytes."""
         return next((begin for begin, end in self._gaps if end - begin >= nbytes), self._end)
 
-    def take(self, offset: int, nbytes: int) -> None:
-        """Takes a piece where ``find`` has said."""
+    def allocate(self, offset: int, nbytes: int) -> None:
+        """Marks a block as used, at the offset from ``find``."""
         pages = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        self._taken[offset] = pages
+        self._used[offset] = pages
         if offset == self._end:
             self._end += pages
             return
@@ -148,15 +146,15 @@ class _Space:
         self._gaps[i : i + 1] = [(offset + pages, end)] if offset + pages < end else []
 
     def free(self, offset: int) -> None:
-        """Gives a piece back."""
-        end = offset + self._taken.pop(offset)
+        """Frees a block."""
+        end = offset + self._used.pop(offset)
         i = bisect.bisect_left(self._gaps, (offset, 0))
         first, last = i, i
         if i > 0 and self._gaps[i - 1][1] == offset:
             first, offset = i - 1, self._gaps[i - 1][0]
         if i < len(self._gaps) and self._gaps[i][0] == end:
             last, end = i + 1, self._gaps[i][1]
-        if end == self._end:  # then the list ends here
+        if end == self._end:  # the last block: no gap is behind it
             self._end, self._gaps[first:] = offset, []
         else:
             self._gaps[first:last] = [(offset, end)]

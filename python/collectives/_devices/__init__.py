@@ -1,1 +1,1 @@
-"""Calls on arrays in the memory of devices: through NCCL, through each other's memory, or by way of the host."""
+"""Calls on arrays in the memory of devices: by NCCL, by direct access to peer memory, or staged through the host."""

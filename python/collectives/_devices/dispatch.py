@@ -1,9 +1,9 @@
-"""Calls on arrays in the memory of devices: what they need is decided here, and how they run.
+"""Decides how a call runs, by where its arrays are.
 
-By NCCL (``nccl_calls``), or straight from device to device where the ranks reach each other's memory (``peers``).
-Else staged: the arrays are copied into pinned memory of the host in the order of the caller's stream, the ordinary
-collective runs on the copies, and the results are copied back in the order of that stream. The host waits for the
-first copies, never for a whole stream or device. Calls without such arrays go on to ``_calls``.
+Calls on host arrays go on to ``_calls``. Those on device arrays run by NCCL (``nccl_calls``), or directly between
+devices where the ranks can address each other's memory (``peers``), or else staged: copied into pinned host memory in
+the order of the caller's stream, run there as an ordinary collective, and copied back in the order of that stream. The
+host waits for the first copies, never for a whole stream or device.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy as np
 from .. import _core
 from .._arrays.device import DeviceArray, New
 from .._arrays.device_operands import DeviceOperands, any_on_device, check_writable, items, stand_ins
+from .._calls import dense as _dense
 from .._calls import messages
-from .._calls import parts as _parts
-from .._calls import whole as _whole
+from .._calls import vector as _vector
 from .._calls.arguments import Array, check_dtypes, check_factor, check_options, check_outputs
 from ..errors import CollectivesError
 from ..work import Work
 from . import nccl_calls, staging
-from . import parts as _device_parts
 from . import peers as _peers
+from . import vector as _device_vector
 
 if TYPE_CHECKING:
     from .._calls.layout import Counts
     from ..communicator import Communicator
 
-# From what the call on the copies returned to its result, and the arrays that were written.
+# Makes of what the call on the host copies returned: the result of the call, and the arrays that were written.
 _Finish: TypeAlias = "Callable[[Any], tuple[Any, Sequence[DeviceArray]]]"
 
 
-def whole(
+def dense(
     comm: Communicator,
     collective: str,
     x: Any,
@@ -54,8 +54,8 @@ def whole(
 ) -> Any:
     """all_reduce, broadcast, reduce and barrier, with any arguments."""
     rest = (algorithm, deterministic, async_op, timeout, name, factor)
-    if collective == "barrier" or not _concerned(x, out, stream):
-        return _whole.start(comm, collective, x, op, root, out, *rest)
+    if collective == "barrier" or not _on_device(x, out, stream):
+        return _dense.start(comm, collective, x, op, root, out, *rest)
     op = "sum" if op is None else op
     root = 0 if root is None else root
     check_options(comm.size, op, root, "auto" if algorithm is None else algorithm, timeout, name)
@@ -65,10 +65,10 @@ def whole(
     check_dtypes(alike, collective, op)
     if operands.outs is not None:
         check_outputs(alike, stand_ins(operands.outs))
-    told = [a.shape for a in operands.inputs]
+    shapes = [a.shape for a in operands.inputs]
     written = collective != "reduce" or root == comm.rank
     targets = operands.targets(written)
-    ours = algorithm not in (None, "auto") or bool(deterministic)  # what NCCL has not got
+    ours = algorithm not in (None, "auto") or bool(deterministic)  # options that NCCL does not have
     if not ours and nccl_calls.wanted(comm, collective, op, operands.inputs):
         giving = collective != "broadcast" or root == comm.rank
         call = nccl_calls.run(
@@ -76,7 +76,7 @@ def whole(
             collective,
             operands.inputs if giving else [],
             [_memory(t) for t in targets] if written else [],
-            {"op": op, "root": int(root), "timeout": timeout, "name": name, "factor": factor, "shapes": told},
+            {"op": op, "root": int(root), "timeout": timeout, "name": name, "factor": factor, "shapes": shapes},
         )
         result = _finished(x, out, targets) if written else _untouched(x, out)
         return nccl_calls.NcclWork(call, result, stream) if async_op else result
@@ -84,7 +84,7 @@ def whole(
     device = max((a.device for a in operands.inputs), default=-1)
     if algorithm in (None, "auto") and (peers := _peers.find(comm, device)) is not None:
         outputs = [_memory(t) for t in targets]
-        one = _peers.whole(
+        one = _peers.dense(
             comm,
             peers,
             collective,
@@ -100,11 +100,11 @@ def whole(
             result = _finished(x, out, targets) if written else _untouched(x, out)
             return _peers.PeersWork(one, [*operands.inputs, *outputs], result, stream) if async_op else result
     if collective != "broadcast" or root == comm.rank:
-        hosts = staging.bring(operands.inputs, _patience(comm, timeout))
+        hosts = staging.copy_to_host(operands.inputs, _patience(comm, timeout))
     else:
         hosts = staging.empty_like(operands.inputs)
-    # In place in the copies, whatever the caller's arrays are.
-    begun = _whole.start(comm, collective, hosts, op, root, None, *rest)
+    # In place in the copies, also where the caller's call is not in place.
+    begun = _dense.start(comm, collective, hosts, op, root, None, *rest)
 
     def finish(_: Any) -> tuple[Any, Sequence[DeviceArray]]:
         return _delivered(x, out, hosts, targets) if written else (_untouched(x, out), [])
@@ -112,15 +112,15 @@ def whole(
     return _end(begun, finish, bool(async_op), stream)
 
 
-def parts(
-    comm: Communicator, collective: str, x: Any, out: Any, counts: Counts, options: _parts.Options, stream: Any
+def vector(
+    comm: Communicator, collective: str, x: Any, out: Any, counts: Counts, options: _vector.Options, stream: Any
 ) -> Any:
     """all_gather, gather, scatter, reduce_scatter and all_to_all, with any arguments."""
-    run: Callable[..., Any] = getattr(_parts, collective)
+    run: Callable[..., Any] = getattr(_vector, collective)
     here = comm.rank == options.root
-    given = None if collective == "scatter" and not here else x  # what does not count elsewhere
+    given = None if collective == "scatter" and not here else x  # x of scatter, out of gather: used on the root only
     target = None if collective == "gather" and not here else out
-    if not _concerned(given, target, stream):
+    if not _on_device(given, target, stream):
         return run(comm, x, out, counts, options)
     check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
     check_factor(options.op, options.factor)
@@ -129,21 +129,21 @@ def parts(
     if operands.outs is not None:
         check_writable(operands.outs, True)
     arrays = [*operands.inputs, *(operands.outs or [])]
-    # Who gets from scatter may have shown no array, and does not know where the others are.
+    # In scatter, ranks other than the root may pass no array, so they do not know where those of the root are.
     direct = options.algorithm == "auto" and collective != "scatter"
     rest = (run, given, target, operands, counts, options, _in_container)
     if direct and not options.deterministic and nccl_calls.wanted(comm, collective, options.op, arrays):
-        by_nccl = functools.partial(nccl_calls.parts, comm)
-        result, call, _ = _device_parts.run(comm, *rest, by_nccl)
+        by_nccl = functools.partial(nccl_calls.vector, comm)
+        result, call, _ = _device_vector.run(comm, *rest, by_nccl)
         return nccl_calls.NcclWork(call, result, stream) if options.async_op else result
     staging.refuse_graphs(arrays)
     device = max((a.device for a in arrays), default=-1)
     if direct and (peers := _peers.find(comm, device)) is not None:
-        with contextlib.suppress(_device_parts.NotDoneError):
-            straight = functools.partial(_peers.parts, comm, peers)
-            result, one, written = _device_parts.run(comm, *rest, straight)
+        with contextlib.suppress(_device_vector.NotDoneError):
+            straight = functools.partial(_peers.vector, comm, peers)
+            result, one, written = _device_vector.run(comm, *rest, straight)
             return _peers.PeersWork(one, written, result, stream) if options.async_op else result
-    hosts = staging.bring(operands.inputs, _patience(comm, options.timeout))
+    hosts = staging.copy_to_host(operands.inputs, _patience(comm, options.timeout))
     results = None if operands.outs is None else staging.empty_like(operands.outs)
     begun = run(
         comm,
@@ -156,13 +156,13 @@ def parts(
     def finish(returned: Any) -> tuple[Any, Sequence[DeviceArray]]:
         if results is not None:
             assert operands.outs is not None
-            staging.deliver(results, operands.outs)
+            staging.copy_to_device(results, operands.outs)
             return out, operands.outs
         if returned is None:
             return None, []
         came = [np.asarray(r) for r in items(returned)]
         made = [a.library.new(a, r.shape, r.dtype) for a, r in zip(operands.inputs, came, strict=True)]
-        staging.deliver(came, [m.array for m in made])
+        staging.copy_to_device(came, [m.array for m in made])
         return _in_container(given, [m.finish() for m in made]), [m.array for m in made]
 
     return _end(begun, finish, options.async_op, stream)
@@ -170,12 +170,12 @@ def parts(
 
 def send(comm: Communicator, x: Any, dest: Any, tag: Any, async_op: bool, timeout: Any, name: Any, stream: Any) -> Any:
     """See ``Communicator.send``."""
-    if not _concerned(x, None, stream):
+    if not _on_device(x, None, stream):
         return messages.send(comm, x, dest, tag, async_op, timeout, name)
     messages.check(comm, "dest", dest, tag, timeout, name)
     operands = DeviceOperands(x, None, stream)
     check_dtypes(stand_ins(operands.inputs), "send", "sum")
-    hosts = staging.bring(operands.inputs, _patience(comm, timeout))
+    hosts = staging.copy_to_host(operands.inputs, _patience(comm, timeout))
     return messages.send(comm, hosts, dest, tag, async_op, timeout, name)
 
 
@@ -183,7 +183,7 @@ def recv(
     comm: Communicator, x: Any, source: Any, tag: Any, async_op: bool, timeout: Any, name: Any, stream: Any
 ) -> Any:
     """See ``Communicator.recv``."""
-    if not _concerned(x, None, stream):
+    if not _on_device(x, None, stream):
         return messages.recv(comm, x, source, tag, async_op, timeout, name)
     messages.check(comm, "source", source, tag, timeout, name)
     operands = DeviceOperands(x, None, stream)
@@ -195,22 +195,22 @@ def recv(
 
 
 class _DeviceWork(Work):
-    """A call in flight. Its results are there in the order of the streams, of which the host does not wait."""
+    """A staged call in flight. Its results are ready in stream order; the host does not wait for the streams."""
 
     def __init__(self, begun: Work, finish: _Finish, stream: Any) -> None:
-        marks: list[tuple[DeviceArray, Any]] = []
+        events: list[tuple[DeviceArray, Any]] = []
 
         def end() -> Any:
             result, written = finish(begun.result())
-            marks.extend(staging.marks(written))
+            events.extend(staging.record_events(written))
             return result
 
         super().__init__(begun._work, end)
-        self._marks = marks
-        self._given = stream
+        self._events = events
+        self._stream = stream
 
     def done(self) -> bool:
-        """True when the collective is over; then its results are put into the streams."""
+        """True when the collective is over; this call then queues the copies of its results in the streams."""
         if not super().done():
             return False
         with contextlib.suppress(CollectivesError):  # wait() raises it
@@ -218,31 +218,31 @@ class _DeviceWork(Work):
         return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """See ``Work.wait``. What is put into the present stream from now on comes after the results, too."""
+        """See ``Work.wait``. The current stream waits for the results, too."""
         super().wait(timeout)
-        if self._given is None:
-            _follow(self._marks)
+        if self._stream is None:
+            _order_current_streams(self._events)
 
 
-def _follow(marks: Sequence[tuple[DeviceArray, Any]]) -> None:
-    """Lets the present streams of the arrays' libraries wait, where these are not the streams of the call."""
-    for array, event in marks:
+def _order_current_streams(events: Sequence[tuple[DeviceArray, Any]]) -> None:
+    """Makes the current streams of the arrays' libraries wait for the events, where they are not the call's own."""
+    for array, event in events:
         current = array.library.current_stream(array.device)
         if current not in (None, array.stream):
             event.stream_wait(current, array.device)
 
 
 def _end(begun: Any, finish: _Finish, async_op: bool, stream: Any) -> Any:
-    """`begun`: what the call on the copies returned, its result or its Work."""
+    """`begun` is what the call on the host copies returned, its result or its Work."""
     return _DeviceWork(begun, finish, stream) if async_op else finish(begun)[0]
 
 
 def _delivered(
     x: Any, out: Any, hosts: Sequence[Array], targets: Sequence[DeviceArray | New]
 ) -> tuple[Any, Sequence[DeviceArray]]:
-    """Puts the copies back into the streams. `targets`: where to, of `out` or of `x`."""
+    """Queues the copies of the results to `targets`, which are those of `out` or of `x`."""
     written = [_memory(t) for t in targets]
-    staging.deliver(hosts, written)
+    staging.copy_to_device(hosts, written)
     return _finished(x, out, targets), written
 
 
@@ -251,19 +251,19 @@ def _memory(target: DeviceArray | New) -> DeviceArray:
 
 
 def _finished(x: Any, out: Any, targets: Sequence[DeviceArray | New]) -> Any:
-    """What a call returns whose results were put into the streams."""
+    """What a call returns when the copies of its results are queued in the streams."""
     if out is not None or not any(isinstance(t, New) for t in targets):
         return _untouched(x, out)
     return _in_container(x, [t.finish() if isinstance(t, New) else t.owner for t in targets])
 
 
 def _untouched(x: Any, out: Any) -> Any:
-    """What a call returns that makes no new arrays."""
+    """What a call without new arrays returns."""
     return x if out is None else out
 
 
-def _concerned(x: Any, out: Any, stream: Any) -> bool:
-    """Whether the call is one on arrays in the memory of a device."""
+def _on_device(x: Any, out: Any, stream: Any) -> bool:
+    """Whether an array of the call is on a device. Raises TypeError for a stream without one."""
     if any_on_device(x, out):
         return True
     if stream is not None:
@@ -274,12 +274,12 @@ def _concerned(x: Any, out: Any, stream: Any) -> bool:
 
 
 def _in_container(like: Any, arrays: list[Any]) -> Any:
-    """The arrays as `like` has them: in a list, in a tuple, or one alone."""
+    """The arrays as `like` has them: as a list, as a tuple, or one array alone."""
     if isinstance(like, list):
         return arrays
     return tuple(arrays) if isinstance(like, tuple) else arrays[0]
 
 
 def _patience(comm: Communicator, timeout: float | None) -> float:
-    """Seconds that a call may take."""
+    """The seconds that a call may take."""
     return float(_core._describe(comm)["timeout"]) if timeout is None else timeout

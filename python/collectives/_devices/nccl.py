@@ -1,8 +1,8 @@
-"""NCCL's side of communicators: made at the first call on device arrays, once all ranks know that it can be.
+"""The NCCL communicator of a communicator, made at the first call on device arrays if all ranks can use NCCL.
 
-NCCL is found and called by the core (``csrc/nccl``). Here is who may use it, and how the ranks of a communicator of the
-host come to one of NCCL's: they tell each other what they have, rank 0 makes an id, and the id travels over the
-connections that there are, which are authenticated.
+The core (``csrc/nccl``) finds and calls NCCL. This module decides whether a communicator uses it, and connects the
+ranks: they exchange what they have of NCCL, rank 0 makes the unique id, and the id is sent over the communicator's own
+authenticated connections.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _MESSAGES = ("send", "recv")
 _INSTEAD = 'start the job with transport="auto"'
 
 
-class Side:
-    """What a communicator has of NCCL.
+class State:
+    """The NCCL part of a communicator.
 
     Attributes:
-        transport: as ``init`` was told: "nccl" needs it for device arrays, "auto" takes it where it can be had.
-        rank: NCCL's side of this rank; ``None`` before the first call, or where NCCL cannot be used.
-        why: NCCL cannot be used; ``None`` while the ranks have not found out.
-        timeout: seconds that a call may take which does not say.
+        transport: the argument of ``init``: "nccl" requires NCCL for device arrays, "auto" uses it where it is there.
+        rank: NCCL's handle of this rank; ``None`` before the first call, or where NCCL cannot be used.
+        why: why NCCL cannot be used; ``None`` while the ranks have not found out.
+        timeout: seconds that a call without a timeout of its own may take.
     """
 
     def __init__(self, transport: str) -> None:
@@ -49,32 +49,32 @@ class Side:
         self.timeout = 0.0
 
     def close(self) -> None:
-        """Waits for what is in flight on the device, and leaves."""
+        """Waits for operations in flight on the device, and closes NCCL's handle."""
         if self.rank is not None:
             _core._nccl_close([self.rank])
 
 
 def candidates() -> list[str]:
-    """Where the Python packages nvidia-nccl-cu13 and -cu12 put the library."""
+    """The paths at which the Python packages nvidia-nccl-cu13 and -cu12 install the library."""
     paths = [Path(entry or ".") / "nvidia" / "nccl" / "lib" / "libnccl.so.2" for entry in sys.path]
     return [str(path) for path in paths if path.is_file()]
 
 
 def status() -> dict[str, Any]:
-    """What was found of NCCL.
+    """Which NCCL was found.
 
     Returns:
-        ``usable``; ``version``, ``path`` and ``where`` it was found; ``why`` it cannot be used, and what to do.
+        ``usable``; ``version``, ``path``, and ``where`` it was found; ``why`` it cannot be used, and what to do.
     """
     return dict(_core._nccl_status(candidates()))
 
 
 def wanted(comm: Communicator, device: int) -> bool:
-    """Whether arrays in the memory of `device` travel by NCCL. The same answer on all ranks.
+    """Whether collectives on arrays of `device` run by NCCL. The same answer on all ranks.
 
-    A collective call when it is the first of this communicator: all ranks make it before their first collective on
-    device arrays. With transport "auto" the answer is yes where there are several ranks, each has a device of its own,
-    and all have the same version of NCCL. With transport "shm" or "tcp" it is no.
+    The first call on a communicator is collective: all ranks make it before their first collective on device arrays.
+    With transport "auto" the answer is yes where there are several ranks, each has a device of its own, and all have
+    the same version of NCCL. With transport "shm" or "tcp" it is no.
 
     Args:
         comm: the communicator.
@@ -84,25 +84,25 @@ def wanted(comm: Communicator, device: int) -> bool:
         BackendError: transport "nccl" was asked for and NCCL cannot be used; the text says why, and what to do.
         ValueError: this rank's earlier calls were on another device.
     """
-    side = comm._nccl
-    if side.transport not in ("auto", "nccl") or (comm.size == 1 and side.transport == "auto"):
+    state = comm._nccl
+    if state.transport not in ("auto", "nccl") or (comm.size == 1 and state.transport == "auto"):
         return False
-    if side.rank is None and side.why is None:
-        _connect(comm, side, device)
-    if side.rank is None:
-        if side.transport == "nccl":
-            raise BackendError(f"rank {comm.rank}: {side.why}", rank=comm.rank)
+    if state.rank is None and state.why is None:
+        _connect(comm, state, device)
+    if state.rank is None:
+        if state.transport == "nccl":
+            raise BackendError(f"rank {comm.rank}: {state.why}", rank=comm.rank)
         return False
-    if side.rank.device != device:
+    if state.rank.device != device:
         raise ValueError(
-            f"the arrays are on device {device}, and rank {comm.rank} has used device {side.rank.device} in this "
+            f"the arrays are on device {device}, and rank {comm.rank} has used device {state.rank.device} in this "
             "communicator before; NCCL has one device for each rank"
         )
     return True
 
 
 def lacks(collective: str, op: str, dtype: str) -> str:
-    """Why NCCL cannot do such a reduction, empty where it can. The same on all ranks of a communicator that uses it."""
+    """Why NCCL lacks such a reduction, empty where it has it. The same on all ranks of a communicator that uses it."""
     return "" if collective in _MESSAGES else _core._nccl_lacks(candidates(), collective, op, dtype)
 
 
@@ -123,51 +123,52 @@ def run(
     factor: float | None = None,
     shapes: Sequence[tuple[int, ...]] = (),
 ) -> _core.NcclWork:
-    """Puts a collective, or a message, on device memory into a stream, by NCCL. `wanted` has said that it can be.
+    """Queues an NCCL collective or message on device memory in a stream. Call it only where `wanted` returned True.
 
-    First the ranks agree about the call, over the connections of the host: when this returns, all of them have made it
-    and mean the same. The data move when the stream comes to it, and what comes behind it in the stream sees the
-    result. The memory must live until then.
+    First the ranks compare their calls over the communicator's own connections: when this returns, all of them have
+    made the same call. The data move in stream order, and later work in the stream sees the result. The memory must
+    live until then.
 
     Args:
         comm: the communicator.
         collective: "all_reduce", "broadcast", "reduce", "barrier", "all_gather", "reduce_scatter", "all_to_all",
             "gather", "scatter", "send" or "recv".
-        inputs, outputs: (address, elements, dtype by name) of each tensor, contiguous and all of one dtype. A list is
-            one fused call. In place is where they are the same. Empty where this rank gives nothing (recv; scatter and
-            broadcast but on the root) or gets nothing (send; gather and reduce but on the root).
+        inputs, outputs: (address, elements, name of dtype) of each tensor, contiguous and all of one dtype. A list is
+            one fused call. Equal inputs and outputs mean in place. `inputs` is empty where this rank gives nothing
+            (recv; scatter and broadcast except on the root), `outputs` where it gets nothing (send; gather and reduce
+            except on the root).
         op: a reduction; see `lacks`.
-        root: of those collectives that have one.
-        peer: of a message. NCCL has no tags: messages between two ranks arrive in the order of their calls.
-        counts: collectives of parts: elements of the parts of all ranks, by part, then by tensor, the same list on all
-            ranks, as ``_layout.lengths`` gives it; for all_to_all the part from i to j at i * size + j.
+        root: of the collectives that have one.
+        peer: the other rank of a message. NCCL has no tags: messages between two ranks arrive in call order.
+        counts: of vector collectives, the elements of the parts of all ranks, by part, then by tensor, the same list
+            on all ranks, as from ``_calls.layout.lengths``; for all_to_all the part from i to j is at i * size + j.
         stream: the address of a CUDA stream of this device.
         device: of all tensors.
         timeout: seconds until the call must be done on the device; that of the communicator by default.
         name: for errors.
         factor: of "premul_sum".
-        shapes: of the tensors, about which ranks have to agree.
+        shapes: of the tensors, compared between ranks.
 
     Returns:
-        the work: ``wait(timeout)`` waits until the device has done it and raises its error, ``done()`` asks. A later
-        call of the communicator raises that error, too.
+        the work: ``wait(timeout)`` waits until the device has finished and raises its error; ``done()`` does not wait.
+        Later calls on the communicator raise that error, too.
 
     Raises:
-        BackendError: NCCL has failed, or lacks the reduction; in the latter case the communicator can be used on.
-        MismatchError, PeerError, DeadlineError: as for arrays in host memory. Nothing was put into the stream.
-        ValueError: the tensors do not have as many elements as `counts` say.
+        BackendError: NCCL has failed, or lacks the reduction; in the latter case the communicator can still be used.
+        MismatchError, PeerError, DeadlineError: as for arrays in host memory. Nothing was queued in the stream.
+        ValueError: the tensors do not have as many elements as `counts` says.
     """
-    side = comm._nccl
-    if side.rank is None:
+    state = comm._nccl
+    if state.rank is None:
         raise BackendError(
-            f"rank {comm.rank}: the ranks have not connected by NCCL yet, which takes all of them: make a collective "
-            f"on device arrays before the first {collective}",
+            f"rank {comm.rank}: the ranks have not connected by NCCL yet, and only a collective call connects them: "
+            f"make a collective on device arrays before the first {collective}",
             rank=comm.rank,
             collective=collective,
         )
-    assert side.rank.device == device, "wanted() was asked about another device"
-    if not side.timeout:
-        side.timeout = _core._describe(comm)["timeout"]
+    assert state.rank.device == device, "wanted() was called with another device"
+    if not state.timeout:
+        state.timeout = _core._describe(comm)["timeout"]
     given = inputs or outputs
     dtype = given[0][2] if given else "uint8"
     lengths = [count for _, count, _ in given] if counts is None else list(counts)
@@ -183,15 +184,15 @@ def run(
         peer,
         b"" if factor is None else _scalar(factor, dtype),
         stream,
-        side.timeout if timeout is None else timeout,
+        state.timeout if timeout is None else timeout,
         name or "",
         shapes,
     )
-    return side.rank.run(call)
+    return state.rank.run(call)
 
 
 def _scalar(factor: float, name: str) -> bytes:
-    """A factor as NCCL wants it, in the dtype; NCCL adds up real and imaginary parts by themselves."""
+    """A factor as NCCL expects it: in the dtype, or for complex numbers in that of their parts, which NCCL adds."""
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     return np.array(factor, {"c8": np.float32, "c16": np.float64}.get(dtype.str[1:], dtype)).tobytes()
 
@@ -205,9 +206,9 @@ def _check_elements(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
 ) -> None:
-    """Raises ValueError unless every tensor has the elements that its parts need."""
-    whole = collective not in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-    tensors = len(lengths) // (1 if whole else size * size if collective == "all_to_all" else size)
+    """Raises ValueError unless every tensor has as many elements as its parts."""
+    dense = collective not in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    tensors = len(lengths) // (1 if dense else size * size if collective == "all_to_all" else size)
 
     def part(index: int, tensor: int) -> int:
         return lengths[index * tensors + tensor]
@@ -219,7 +220,7 @@ def _check_elements(
         for t, (_, count, _) in enumerate(operands):
             if t >= tensors:
                 raise ValueError(f"{len(operands)} {what}s were given, and lengths of {tensors} tensors")
-            if whole:
+            if dense:
                 needed = lengths[t]
             elif collective == "all_to_all":
                 needed = sum(part(rank * size + r if what == "input" else r * size + rank, t) for r in range(size))
@@ -229,12 +230,11 @@ def _check_elements(
                 raise ValueError(f"{what} {t} of {collective} has {count} elements; its lengths say {needed}")
 
 
-def _connect(comm: Communicator, side: Side, device: int) -> None:
-    """Makes NCCL's side of the communicator, or finds out together why there can be none."""
-    people = _tell(comm, _own(device))
-    why = _why_not(people)
+def _connect(comm: Communicator, state: State, device: int) -> None:
+    """Makes the NCCL communicator; where some rank cannot use NCCL, all ranks learn why."""
+    why = _why_not(_exchange(comm, _describe(device)))
     if why:
-        side.why = why
+        state.why = why
         return
     made = np.zeros(129, np.uint8)  # whether there is an id, and the id
     reason = "rank 0 could not make an id for NCCL; see its error"
@@ -245,14 +245,14 @@ def _connect(comm: Communicator, side: Side, device: int) -> None:
             reason = str(error)
     comm.broadcast(made, 0, name="nccl")
     if not made[0]:
-        side.why = reason
+        state.why = reason
         return
-    side.timeout = _core._describe(comm)["timeout"]
-    side.rank = _core._nccl_connect(comm, candidates(), made[1:].tobytes(), device, side.timeout)
+    state.timeout = _core._describe(comm)["timeout"]
+    state.rank = _core._nccl_connect(comm, candidates(), made[1:].tobytes(), device, state.timeout)
 
 
-def _own(device: int) -> dict[str, Any]:
-    """What the others have to know of this rank."""
+def _describe(device: int) -> dict[str, Any]:
+    """What the other ranks have to know about NCCL on this rank."""
     found = status()
     return {
         "why": found["why"],
@@ -265,7 +265,7 @@ def _own(device: int) -> dict[str, Any]:
 
 
 def _host_of_nccl() -> str:
-    """Two ranks with the same host, in NCCL's opinion, have the same text here."""
+    """A text that is equal for two ranks exactly where NCCL considers them to be on the same host."""
     chosen = os.environ.get("NCCL_HOSTID")
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -274,8 +274,8 @@ def _host_of_nccl() -> str:
     return hashlib.blake2b((chosen or socket.gethostname() + boot).encode(), digest_size=8).hexdigest()
 
 
-def _tell(comm: Communicator, own: dict[str, Any]) -> list[dict[str, Any]]:
-    """What all ranks say of themselves."""
+def _exchange(comm: Communicator, own: dict[str, Any]) -> list[dict[str, Any]]:
+    """The descriptions of all ranks, by rank."""
     text = np.frombuffer(json.dumps(own).encode(), np.uint8)
     lengths = comm.all_gather(np.array([text.size], np.int64), counts=1, name="nccl")
     joined = comm.all_gather(text, counts=lengths.tolist(), name="nccl").tobytes()
@@ -283,32 +283,32 @@ def _tell(comm: Communicator, own: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(joined[end - n : end]) for n, end in zip(lengths.tolist(), ends, strict=True)]
 
 
-def _why_not(people: Sequence[dict[str, Any]]) -> str:
-    """Why these ranks cannot use NCCL together, and what to do; empty where they can."""
-    for rank, person in enumerate(people):
-        if person["why"]:
-            return f"rank {rank} cannot use NCCL: {person['why']}"
-    for rank, person in enumerate(people):
-        if person["code"] != people[0]["code"]:
+def _why_not(ranks: Sequence[dict[str, Any]]) -> str:
+    """Why the ranks with these descriptions cannot use NCCL together, and what to do; empty where they can."""
+    for number, rank in enumerate(ranks):
+        if rank["why"]:
+            return f"rank {number} cannot use NCCL: {rank['why']}"
+    for number, rank in enumerate(ranks):
+        if rank["code"] != ranks[0]["code"]:
             return (
-                f"rank 0 has NCCL {people[0]['version']} and rank {rank} has {person['version']}; install the same on "
+                f"rank 0 has NCCL {ranks[0]['version']} and rank {number} has {rank['version']}; install the same on "
                 "all hosts, or set COLLECTIVES_NCCL_LIB"
             )
-    if people[0]["code"] >= _MULTI_RANK and all(person["shares"] for person in people):
+    if ranks[0]["code"] >= _MULTI_RANK and all(rank["shares"] for rank in ranks):
         return ""
     first: dict[tuple[str, str], int] = {}
-    for rank, person in enumerate(people):
-        other = first.setdefault((person["host"], person["device"]), rank)
-        if other != rank:
-            return one_device_twice(f"ranks {other} and {rank}", person["device"], person["version"])
+    for number, rank in enumerate(ranks):
+        other = first.setdefault((rank["host"], rank["device"]), number)
+        if other != number:
+            return one_device_twice(f"ranks {other} and {number}", rank["device"], rank["version"])
     return ""
 
 
 def one_device_twice(who: str, device: str, version: str) -> str:
     """The error for several ranks of NCCL on one device."""
     return (
-        f"{who} are on the same device, {device}, and NCCL {version} wants a device of its own for each. Give each a "
-        "device (for example the one with the number comm.local_rank), or " + _INSTEAD + ". To try things out on one "
-        "device, set another NCCL_HOSTID for each process, or use NCCL 2.30.3 or later with "
+        f"{who} are on the same device, {device}, and NCCL {version} needs a device of its own for each. Give each its "
+        "own (for example the one with the number comm.local_rank), or " + _INSTEAD + ". For experiments on one "
+        "device, set a different NCCL_HOSTID in each process, or use NCCL 2.30.3 or later with "
         "NCCL_MULTI_RANK_GPU_ENABLE=1"
     )

@@ -1,4 +1,4 @@
-"""Calls on arrays on devices by NCCL: the arrays as ``nccl`` wants them, in the order of the caller's streams."""
+"""Calls on device arrays by NCCL: passes the arrays to ``nccl`` in the order of the caller's streams."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from . import nccl, staging
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
-    from .parts import Parts
+    from .vector import VectorCall
 
 
 @dataclass(frozen=True)
 class Call:
-    """What was put into a stream.
+    """A call that is queued in a stream.
 
     Attributes:
-        work: of ``_devices.nccl``.
-        arrays: that it is about.
-        event: the place in the stream behind it.
+        work: from ``nccl.run``.
+        arrays: its inputs and outputs.
+        event: recorded in the stream behind the call.
     """
 
     work: Any
@@ -34,13 +34,13 @@ class Call:
 
 
 def wanted(comm: Communicator, collective: str, op: str, arrays: Sequence[DeviceArray]) -> bool:
-    """Whether the call goes by NCCL, the same on all ranks; see ``nccl.wanted``."""
-    # Where no array says on which device it is, none has elements, on any rank.
+    """Whether the call runs by NCCL, the same on all ranks; see ``nccl.wanted``."""
+    # Arrays without a device have no elements, and that holds on all ranks alike.
     if not any(a.device >= 0 for a in arrays) and comm._nccl.rank is None:
         return False
     if not nccl.wanted(comm, _device_of(comm, arrays)):
         return False
-    # Asked for by name, NCCL says itself what it lacks.
+    # With transport "nccl", the call itself raises the error about what NCCL lacks.
     return comm._nccl.transport == "nccl" or not nccl.lacks(collective, op, _name(arrays[0]))
 
 
@@ -51,7 +51,7 @@ def run(
     outputs: Sequence[DeviceArray],
     options: dict[str, Any],
 ) -> Call:
-    """Puts the call into the stream of the first array, in the order of the streams of all; see ``nccl.run``."""
+    """Queues the call in the stream of the first array, ordered after the streams of all; see ``nccl.run``."""
     arrays = [*inputs, *outputs]
     device = _device_of(comm, arrays)
     with staging.OneStream(device, arrays) as one:
@@ -67,29 +67,29 @@ def run(
     return Call(work, arrays, one.event)
 
 
-def parts(comm: Communicator, what: Parts) -> Call:
-    """A collective of parts; see ``run``."""
+def vector(comm: Communicator, call: VectorCall) -> Call:
+    """A vector collective; see ``run``."""
     options = {
-        "op": what.op, "root": what.root, "counts": what.lengths, "timeout": what.timeout, "name": what.name,
-        "factor": what.factor,
+        "op": call.op, "root": call.root, "counts": call.lengths, "timeout": call.timeout, "name": call.name,
+        "factor": call.factor,
     }  # fmt: skip
-    return run(comm, what.collective, what.inputs, what.outputs, options)
+    return run(comm, call.collective, call.inputs, call.outputs, options)
 
 
 class NcclWork(Work):
-    """A call in flight by NCCL. Its results are there in the order of the streams, of which the host does not wait."""
+    """An NCCL call in flight. Its results are ready in stream order; the host does not wait for the streams."""
 
     def __init__(self, call: Call, result: Any, stream: Any) -> None:
         super().__init__(call.work, lambda: result)
         self._call = call
-        self._given = stream
+        self._stream = stream
         self._result = result
 
     def wait(self, timeout: float | None = None) -> None:
-        """Raises the error of the call where it has failed by now. The present stream goes on behind the call."""
+        """Makes the current stream wait for the call. Raises its error where it has failed by now."""
         if self._work.done():
             self._work.wait(0.0)
-        for array in self._call.arrays[:1] if self._given is None else []:
+        for array in self._call.arrays[:1] if self._stream is None else []:
             current = array.library.current_stream(array.device)
             if current not in (None, array.stream):
                 self._call.event.stream_wait(current, array.device)

@@ -1,6 +1,7 @@
-"""NCCL between the devices of one process: one rank for each device, all of them called by one thread.
+"""NCCL between the devices of one process: one NCCL rank for each device, all called by one thread.
 
-Nothing has to be agreed on, since one process makes all calls. What is in flight is watched as between processes.
+One process makes all calls, so nothing is compared between ranks. Operations in flight are monitored as between
+processes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _groups: dict[tuple[int, ...], list[_core.Nccl]] = {}  # by device
 def reduce(
     op: str, pairs: Sequence[tuple[Sequence[Any], Sequence[int] | None]], where: Sequence[str], packs: int
 ) -> list[list[Any]]:
-    """See ``CrossDeviceOps.batch_reduce``; `where` is what errors call each pair."""
+    """See ``CrossDeviceOps.batch_reduce``; `where` names each pair in errors."""
     tensors = [_alike(op, values, w) for (values, _), w in zip(pairs, where, strict=True)]
     devices = [a.device for a in tensors[0]]
     for arrays, w in zip(tensors, where, strict=True):
@@ -44,7 +45,7 @@ def reduce(
         if to is None or count_destinations(to, len(devices), w)
     ]
     made = [[a.library.new(a, a.shape, a.dtype) for a in arrays] for arrays in tensors]
-    # The tensors of a dtype, in their order, by replica: each list is one call of NCCL's group.
+    # One NCCL group call for each pack and dtype: a list with the call of each replica.
     calls = []
     for begin, end in _packs(len(tensors), packs):
         for dtype in dict.fromkeys(arrays[0].dtype for arrays in tensors[begin:end]):
@@ -122,7 +123,7 @@ def _alike(op: str, values: Sequence[Any], where: str) -> list[DeviceArray]:
 
 
 def _packs(tensors: int, packs: int) -> list[tuple[int, int]]:
-    """Where each pack begins and ends; the remainder goes to the last."""
+    """Begin and end of each pack; the remainder goes to the last."""
     size = max(tensors // packs, 1)
     count = min(packs, tensors)
     return [(p * size, tensors if p == count - 1 else (p + 1) * size) for p in range(count)]
@@ -147,7 +148,7 @@ def look(values: Sequence[Any], where: str, what: str = "value {}") -> list[Devi
 
 
 def check_devices(devices: Sequence[int], where: str) -> None:
-    """Raises BackendError where a device is there twice."""
+    """Raises BackendError where a device is listed twice."""
     for i, device in enumerate(devices):
         first = list(devices).index(device)
         if first != i:
@@ -158,12 +159,12 @@ def check_devices(devices: Sequence[int], where: str) -> None:
 def start(
     devices: Sequence[int], calls: Sequence[Sequence[tuple[Any, ...]]], arrays: Sequence[Sequence[DeviceArray]]
 ) -> None:
-    """Puts calls into the streams of the devices.
+    """Queues calls in the streams of the devices.
 
     Args:
         devices: one for each rank.
-        calls: a list for each group of NCCL's: for each rank its call, as ``_core.Nccl.run`` takes it.
-        arrays: of each rank; the calls are in the stream of its first.
+        calls: a list for each NCCL group call, with the call of each rank as ``_core.Nccl.run`` takes it.
+        arrays: of each rank; its calls go into the stream of the first.
     """
     with _lock, contextlib.ExitStack() as stack:
         for device, own in zip(devices, arrays, strict=True):
@@ -183,7 +184,7 @@ def call(
     lengths: Sequence[int] | None = None,
     stream: int | None = None,
 ) -> tuple[Any, ...]:
-    """The call of one rank, in the stream of its first array or in another."""
+    """The call of one rank, in the given stream or that of its first array."""
     first = (*inputs, *outputs)[0]
     counts = [int(np.prod(a.shape, dtype=np.int64)) for a in inputs or outputs] if lengths is None else list(lengths)
     addresses = [[a.pointer for a in arrays] for arrays in (inputs, outputs)]
@@ -212,7 +213,7 @@ def _connect(devices: tuple[int, ...]) -> list[_core.Nccl]:
 
 @atexit.register
 def _close() -> None:
-    # While the driver is still there.
+    # At exit, while the driver is still loaded.
     for ranks in _groups.values():
         _core._nccl_close(ranks)
     _groups.clear()

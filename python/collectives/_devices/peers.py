@@ -1,7 +1,7 @@
 """Collectives on device arrays among ranks that can address each other's device memory.
 
-Threads of one process, and processes of one host whose devices reach each other: pointers and events travel over the
-communicator, data from device to device (``csrc/device/peers.h``).
+These are threads of one process, and processes of one host whose devices have peer access. The communicator carries
+pointers and events; the data go directly between devices (``csrc/device/peers.h``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from . import staging
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
-    from .parts import Parts
+    from .vector import VectorCall
 
-_GRACE = 10.0  # seconds for devices to end what was begun before a failure
+_GRACE = 10.0  # seconds for devices to finish operations that started before a failure
 
 Memory = Sequence["tuple[int, int]"]  # pointers and bytes
 
@@ -38,12 +38,12 @@ class Call:
     Attributes:
         collective, op, dtype: as the core names them.
         root: 0 where there is none.
-        count: elements, of each rank where all have the same, else of all parts together.
-        counts: elements of the parts, as ``Problem::counts`` has them; empty where there are no parts.
-        factor: what ``premul_sum`` multiplies the values of this rank by.
+        count: elements of each rank in a dense collective, of all parts together in a vector collective.
+        counts: elements of the parts, as in ``Problem::counts``; empty in a dense collective.
+        factor: by which ``premul_sum`` multiplies the values of this rank.
         inputs, outputs: pointers and bytes; the same list when in place.
         stream: of the caller.
-        shapes: of the inputs, where ranks have to agree about them.
+        shapes: of the inputs, where ranks must agree on them.
     """
 
     collective: str
@@ -60,24 +60,24 @@ class Call:
 
 
 def find(comm: Communicator, device: int) -> _core._DevicePeers | None:
-    """How this rank addresses the memory of all others, or None where one of them cannot.
+    """The peer access of this rank to the memory of all others, or None where a rank has none.
 
-    The first call of a communicator is a collective one; the answer is the same on every rank and is kept.
+    The first call on a communicator is collective; the answer is the same on every rank and is kept.
 
     Args:
         comm: the communicator.
-        device: the number of the device of this rank; -1 when its arrays, being empty, do not say.
+        device: the number of the device of this rank; -1 when its arrays are empty and do not say.
 
     Raises:
         ValueError: this rank's earlier calls were on another device.
     """
     known = comm._device_peers
     if not known:
-        # Who asks for TCP wants TCP.
+        # Transport "tcp" rules out peer access, too.
         if comm._nccl.transport == "tcp" or len(set(comm._host)) > 1:
             known[device] = None
         elif (found := _connect(comm, device)) == "unknown":
-            return None  # the next call may say
+            return None  # the arrays of a later call may tell the device
         else:
             known[device] = found
     (used,) = known
@@ -90,17 +90,17 @@ def find(comm: Communicator, device: int) -> _core._DevicePeers | None:
 
 
 def _connect(comm: Communicator, device: int) -> _core._DevicePeers | Literal["unknown"] | None:
-    """What ``find`` returns, or that the arrays of one of the ranks do not say on which device they are."""
+    """What ``find`` returns; "unknown" when the arrays of some rank do not tell their device."""
     peers: _core._DevicePeers | None = None
-    card = bytes(_core._device_card_bytes())
+    endpoint = bytes(_core._device_card_bytes())
     try:
         if device >= 0:
             peers = _core._DevicePeers(comm.rank, comm.size, device)
-            card = peers.card()
+            endpoint = peers.card()
     except BackendError:
-        peers = None  # all must hear of it before this rank goes another way
-    cards = comm.all_gather(np.frombuffer(card, np.uint8), name="device cards")
-    able = peers is not None and not peers.connect(cards.tobytes())
+        peers = None  # the all_reduce below tells all ranks
+    endpoints = comm.all_gather(np.frombuffer(endpoint, np.uint8), name="device endpoints")
+    able = peers is not None and not peers.connect(endpoints.tobytes())
     all_able, all_known = comm.all_reduce(np.array([able, device >= 0], np.int32), op="min", name="device peers")
     if not all_known:
         return "unknown"
@@ -108,29 +108,29 @@ def _connect(comm: Communicator, device: int) -> _core._DevicePeers | Literal["u
 
 
 def leave(comm: Communicator) -> None:
-    """Waits until what ranks do with each other's memory is done: a process that ends takes its share along.
+    """Waits for operations in flight on peer memory, since a process that ends frees the memory that others access.
 
-    As long as a collective may take, or a moment after a failure.
+    It waits as long as a collective may take, but only a few seconds after a failure.
     """
     about = _core._describe(comm)
     if about["closed"] or os.getpid() != comm._pid:
         return
     for peers in comm._device_peers.values():
         if peers is not None:
-            with contextlib.suppress(BackendError):  # of a device that has failed; calls have said so
+            with contextlib.suppress(BackendError):  # the device has failed; the calls have raised that
                 peers.wait(_GRACE if about["failed"] else float(about["timeout"]))
 
 
 def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: float | None, name: str | None) -> bool:
-    """Puts the collective into the caller's stream; returns when all ranks have.
+    """Queues the collective in the caller's stream; returns when all ranks have done so.
 
     Returns:
-        False, on every rank, when nothing was done since memory of one of them cannot be shown to other processes:
-        that of a pool or of expandable segments.
+        False, on every rank, when nothing was done because the memory of some rank cannot be exported to other
+        processes: memory of a pool, or of expandable segments.
 
     Raises:
-        MismatchError: the ranks called different things; on every rank.
-        BackendError: a device refused, on this rank or on another; on every rank. The communicator is closed then.
+        MismatchError: the ranks made different calls; on every rank.
+        BackendError: the device of some rank refused; on every rank. The communicator is then closed.
     """
     label = name or f"{call.collective} on devices"
     try:
@@ -141,7 +141,7 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
     heads = comm.all_gather(head, counts=head.size, timeout=timeout, name=label)
     try:
         rests = peers.check(heads.tobytes())
-    except MismatchError as error:  # on every rank: all have seen the same heads
+    except MismatchError as error:  # on every rank: all compare the same heads
         error.args = (f"{error}{_shape_difference(comm, call)}",)
         comm.close()
         raise
@@ -154,7 +154,7 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
     refused: Exception | None = None
     try:
         peers.run(rest)
-    except Exception as error:  # all must hear of it
+    except Exception as error:  # raised below, when all ranks know of it
         refused = error
     failed = comm.all_reduce(np.array([comm.rank + 1 if refused else 0]), op="max", timeout=timeout, name=label)
     if failed[0]:
@@ -176,7 +176,7 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
 
 
 def _shape_difference(comm: Communicator, call: Call) -> str:
-    """Which tensor has another shape on another rank than on rank 0, empty where none has. A collective call."""
+    """Names the first tensor whose shape differs from that of rank 0; empty where none does. A collective call."""
     first, *others = comm.all_gather_object([tuple(shape) for shape in call.shapes])
     for rank, shapes in enumerate(others, 1):
         for i, (ours, theirs) in enumerate(zip(first, shapes, strict=False)):
@@ -185,7 +185,7 @@ def _shape_difference(comm: Communicator, call: Call) -> str:
     return ""
 
 
-def whole(
+def dense(
     comm: Communicator,
     peers: _core._DevicePeers,
     collective: str,
@@ -198,11 +198,11 @@ def whole(
     timeout: float | None,
     name: str | None,
 ) -> staging.OneStream | None:
-    """all_reduce, reduce or broadcast, in the order of the streams of the arrays; None where ``run`` says False.
+    """all_reduce, reduce or broadcast, in the order of the streams of the arrays; None where ``run`` returns False.
 
     Args:
         inputs: the arrays of this rank, of one dtype.
-        outputs: where the results go, which may be the inputs; none where this rank gets none.
+        outputs: the arrays for the results, which may be the inputs; empty where this rank gets no result.
     """
     arrays = [*inputs, *outputs]
     count = sum(a.nbytes for a in inputs) // inputs[0].dtype.itemsize
@@ -217,49 +217,49 @@ def whole(
     return one if done else None
 
 
-def parts(comm: Communicator, peers: _core._DevicePeers, what: Parts) -> staging.OneStream | None:
-    """A collective of parts, in the order of the streams of the arrays; None where ``run`` says False."""
-    size = comm.size**2 if what.collective == "all_to_all" else comm.size
-    tensors = len(what.lengths) // size
-    counts = [sum(what.lengths[i * tensors : (i + 1) * tensors]) for i in range(size)]
-    arrays = [*what.inputs, *what.outputs]
-    factor = 1.0 if what.factor is None else what.factor
+def vector(comm: Communicator, peers: _core._DevicePeers, vector_call: VectorCall) -> staging.OneStream | None:
+    """A vector collective, in the order of the streams of the arrays; None where ``run`` returns False."""
+    size = comm.size**2 if vector_call.collective == "all_to_all" else comm.size
+    tensors = len(vector_call.lengths) // size
+    counts = [sum(vector_call.lengths[i * tensors : (i + 1) * tensors]) for i in range(size)]
+    arrays = [*vector_call.inputs, *vector_call.outputs]
+    factor = 1.0 if vector_call.factor is None else vector_call.factor
     with staging.OneStream(peers.device, arrays) as one:
         call = Call(
-            what.collective, what.op, dtype_of(arrays[0]), what.root, sum(counts), counts, factor,
-            what.given, what.got, one.stream,
+            vector_call.collective, vector_call.op, dtype_of(arrays[0]), vector_call.root, sum(counts), counts, factor,
+            vector_call.given, vector_call.got, one.stream,
         )  # fmt: skip
-        done = run(comm, peers, call, what.timeout, what.name)
+        done = run(comm, peers, call, vector_call.timeout, vector_call.name)
     return one if done else None
 
 
 def dtype_of(array: DeviceArray) -> str:
-    """As the core names it."""
+    """The core's name of the dtype."""
     return DTYPES[_core._dtype_of(stand_ins([array])[0])]
 
 
 class PeersWork(Work):
-    """A call that all ranks have put into their streams. The results are there in the order of these."""
+    """A call that all ranks have queued in their streams. Its results are ready in stream order."""
 
     def __init__(self, one: staging.OneStream, arrays: Sequence[DeviceArray], result: Any, stream: Any) -> None:
-        """``stream``: as the caller gave it; without one the present stream goes on behind the call."""
+        """``stream`` is as the caller gave it; without one, ``wait`` makes the current stream wait for the call."""
         self._one = one
         self._arrays = arrays
-        self._given = stream
+        self._stream = stream
         self._result = result
 
     def wait(self, timeout: float | None = None) -> None:
-        """Lets the present stream wait; the host does not."""
-        for array in self._arrays[:1] if self._given is None else []:
+        """Makes the current stream wait, not the host."""
+        for array in self._arrays[:1] if self._stream is None else []:
             current = array.library.current_stream(array.device)
             if current not in (None, array.stream):
                 self._one.event.stream_wait(current, array.device)
 
     def done(self) -> bool:
-        """True when the device is through with it."""
+        """True when the device has finished the call."""
         return self._one.event.done()
 
     @property
     def algorithm(self) -> str:
-        """The way in which ranks reduce straight from each other's memory."""
+        """ "peers": ranks reduce directly from each other's memory."""
         return "peers"

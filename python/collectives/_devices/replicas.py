@@ -1,7 +1,7 @@
-"""Reductions and copies over arrays of one process that are in the memory of devices, for ``cross_device_ops``.
+"""Reductions and copies of device arrays of one process, for ``cross_device_ops``.
 
-Nothing waits for a device: inputs are read, and results are there, in the order of the streams of their libraries. The
-one exception is the mean of integers, which the devices' kernels do not know; it is computed by the host.
+The host waits for no device: inputs are read and results written in the order of the streams of their libraries. The
+exception is the mean of integers, for which there is no kernel: the host computes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATIENCE = 600.0  # seconds that the mean of integers waits for its inputs
 
 
 def seen(values: Sequence[Any], where: str, what: str = "value {}") -> list[DeviceArray]:
-    """The arrays of all replicas, which are all on devices. Raises TypeError, ValueError and BackendError."""
+    """The arrays of all replicas, checked to be on devices. Raises TypeError, ValueError and BackendError."""
     named = [(value, f"{where}{what.format(i)}") for i, value in enumerate(values)]
     device_operands.check_all_on_device(named)
     device_operands.require_devices()
@@ -45,8 +45,8 @@ def reduce(
         name: the op, as ``CrossDeviceOps`` has it.
         order: how values are combined, and the number of packs.
         lists: the arrays of each tensor.
-        owners: the replicas that get the result of each.
-        where: what errors call each tensor.
+        owners: the replicas that get the result of each tensor.
+        where: names each tensor in errors.
     """
     tensors = [seen(values, w) for values, w in zip(lists, where, strict=True)]
     for arrays, w in zip(tensors, where, strict=True):
@@ -78,7 +78,7 @@ def reduce(
 
 
 def broadcast(value: Any, count: int) -> list[Any]:
-    """Copies of an array, on its device."""
+    """New copies of an array, on its device."""
     (array,) = seen([value], "", "value")
     made = [array.library.new(array, array.shape, array.dtype) for _ in range(count)]
     for target in made if array.nbytes else []:
@@ -87,7 +87,7 @@ def broadcast(value: Any, count: int) -> list[Any]:
 
 
 def gather(arrays: Sequence[DeviceArray], axis: int, owners: Sequence[int]) -> list[Any]:
-    """The arrays, which fit each other, joined along the axis, on the devices of the owners."""
+    """The arrays, whose shapes are checked already, joined along the axis, on the devices of the owners."""
     first = arrays[0]
     shape = tuple(sum(a.shape[axis] for a in arrays) if d == axis else n for d, n in enumerate(first.shape))
     made = [arrays[r].library.new(arrays[r], shape, first.dtype) for r in owners]
@@ -106,13 +106,16 @@ def gather(arrays: Sequence[DeviceArray], axis: int, owners: Sequence[int]) -> l
 
 
 class _InOrder:
-    """Work in the streams of some places, in the order of the streams of the arrays that it reads and writes."""
+    """Orders work in the streams of some places after and before that in the streams of the arrays that it uses.
+
+    A place is a device and a stream.
+    """
 
     def __init__(self, arrays: Sequence[DeviceArray], places: Sequence[tuple[int, int]]) -> None:
         self._places = list(dict.fromkeys(places))
         used = dict.fromkeys((a.device, a.stream) for a in arrays if a.nbytes)
         self._others = [place for place in used if place not in self._places]
-        # Libraries that know nothing of these streams could use the memory again too early.
+        # Kept alive until the work is done: libraries that do not know these streams could reuse the memory too early.
         elsewhere = bool(self._others) or not all(a.mutable for a in arrays)
         self._owners = [a.owner for a in arrays] if elsewhere else []
 
@@ -147,10 +150,10 @@ def _place(arrays: Sequence[DeviceArray]) -> tuple[int, int]:
 
 def _mean(arrays: Sequence[DeviceArray], owners: Sequence[int]) -> list[New]:
     """The mean of integers, whose sum wraps, as ``CrossDeviceOps`` has it."""
-    hosts = staging.bring(arrays, _PATIENCE)
+    hosts = staging.copy_to_host(arrays, _PATIENCE)
     dtype = np.dtype(np.float64 if hosts[0].dtype.itemsize >= 4 else np.float32)
     mean = staging.empty(hosts[0].shape, dtype)
     np.true_divide(np.add.reduce(hosts, 0, dtype=hosts[0].dtype), len(hosts), out=mean, dtype=dtype)
     made = [arrays[r].library.new(arrays[r], mean.shape, dtype) for r in owners]
-    staging.deliver([mean] * len(made), [m.array for m in made])
+    staging.copy_to_device([mean] * len(made), [m.array for m in made])
     return made

@@ -1,7 +1,7 @@
-"""Copies between arrays on devices and pinned memory of the host, in the order of the caller's streams.
+"""Copies between device arrays and pinned memory of the host, in the order of the caller's streams.
 
-Devices copy from and to pinned memory by themselves. A call of this module puts copies into streams and comes back;
-only ``bring`` waits, for its own copies, because the host is about to read what they bring.
+Devices copy from and to pinned memory by themselves. These functions queue copies in streams and return; only
+``copy_to_host`` waits, for its own copies, because the host reads them next.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .._arrays.device import DeviceArray
 from ..errors import BackendError, DeadlineError
 
 _ALIGNMENT = 64  # bytes
-_SLICE = 0.1  # seconds between looks at Ctrl-C
+_SLICE = 0.1  # seconds of one wait; Ctrl-C is handled in between
 
 _lock = threading.Lock()
-# Of each (stream, device), in its order: (event, what must live until it is done).
+# For each (stream, device), in its order: (event, objects to keep alive until it is done).
 _held: dict[tuple[int, int], collections.deque[tuple[_core._DeviceEvent, object]]] = {}
-_lost: list[object] = []  # what must live for ever
+_lost: list[object] = []  # objects to keep alive for ever
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A new array in pinned memory, which is used again when the last view of it is gone and its copies are done."""
+    """A new array in pinned memory, which is reused when the last view of it is gone and its copies are done."""
     return _all_empty([(shape, dtype)])[0]
 
 
 def empty_like(arrays: Sequence[DeviceArray]) -> list[npt.NDArray[Any]]:
-    """New arrays in one piece of pinned memory."""
+    """New arrays in one block of pinned memory."""
     return _all_empty([(a.shape, a.dtype) for a in arrays])
 
 
@@ -56,7 +56,7 @@ def _all_empty(wanted: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[
 
 
 def _buffer_of(host: npt.NDArray[Any]) -> tuple[_core._PinnedBuffer, int]:
-    """The pinned memory of an array that ``empty`` made, or of a view of one, and where it begins in it."""
+    """The pinned memory of an array from ``empty``, or of a view of one, and the offset of the array in it."""
     memory: Any = host
     while isinstance(memory.base, np.ndarray):
         memory = memory.base
@@ -70,17 +70,17 @@ def refuse_graphs(arrays: Sequence[DeviceArray]) -> None:
     for array in {(a.device, a.stream): a for a in arrays if a.nbytes}.values():
         if _core._device_capturing(array.stream, array.device):
             raise BackendError(
-                f"the stream of {array.what} is being recorded into a CUDA graph, and the host takes part in this "
-                "call, which it cannot in a graph; make the call outside of the graph"
+                f"the stream of {array.what} is being recorded into a CUDA graph, and this call needs the host, which "
+                "takes no part in a graph; make the call outside of the graph"
             )
 
 
-def bring(arrays: Sequence[DeviceArray], timeout: float) -> list[npt.NDArray[Any]]:
-    """Copies of the arrays in pinned memory.
+def copy_to_host(arrays: Sequence[DeviceArray], timeout: float) -> list[npt.NDArray[Any]]:
+    """Copies the arrays into pinned memory and waits for the copies.
 
     Args:
-        arrays: what is copied, each in the order of its stream.
-        timeout: seconds that the work in the streams before the copies may take.
+        arrays: each is copied in the order of its stream.
+        timeout: seconds that earlier work in the streams may take.
 
     Raises:
         DeadlineError: it took longer.
@@ -98,28 +98,29 @@ def bring(arrays: Sequence[DeviceArray], timeout: float) -> list[npt.NDArray[Any
     return hosts
 
 
-def deliver(hosts: Sequence[npt.NDArray[Any]], arrays: Sequence[DeviceArray]) -> None:
-    """Puts copies of pinned memory into the arrays into their streams, and returns at once."""
+def copy_to_device(hosts: Sequence[npt.NDArray[Any]], arrays: Sequence[DeviceArray]) -> None:
+    """Queues copies from pinned memory in the streams of the arrays, and returns at once."""
     for host, array in zip(hosts, arrays, strict=True):
         if array.nbytes:
             buffer, offset = _buffer_of(host)
             buffer.copy_out(offset, array.pointer, array.nbytes, array.stream, array.device)
 
 
-def marks(arrays: Sequence[DeviceArray]) -> list[tuple[DeviceArray, _core._DeviceEvent]]:
-    """For each stream of the arrays one that is used in it, and the place behind all that the stream holds now."""
+def record_events(arrays: Sequence[DeviceArray]) -> list[tuple[DeviceArray, _core._DeviceEvent]]:
+    """Records an event in each stream of the arrays; returns each with an array of its stream."""
     first = {(a.device, a.stream): a for a in reversed(arrays) if a.nbytes}
     return [(a, _core._DeviceEvent(a.stream, a.device)) for a in first.values()]
 
 
 class OneStream:
-    """One stream for a call on arrays that may have several: that of the first, behind what the others hold.
+    """A context manager that runs a call on arrays of several streams in one: the stream of the first array.
 
-    Afterwards the others wait for it, and the arrays are kept until the device is through with the call.
+    On entry that stream waits for the others. On exit the others wait for it, and the arrays are kept alive until the
+    device has finished the call.
 
     Attributes:
         stream: as a number.
-        event: the place behind the call, once it is put into the stream.
+        event: recorded behind the call, on exit.
     """
 
     event: _core._DeviceEvent
@@ -139,25 +140,25 @@ class OneStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            # Other ranks may still come to what they have to do with these arrays, and nobody can tell when.
+            # Other ranks may still access these arrays, at a time that this rank cannot know: keep them for ever.
             with _lock:
                 _lost.append([a.owner for a in self._arrays])
             return
         self.event = _core._DeviceEvent(self.stream, self._device)
         for other in self._others:
             self.event.stream_wait(other, self._device)
-        if not _core._device_capturing(self.stream, self._device):  # whoever has the graph keeps its memory
+        if not _core._device_capturing(self.stream, self._device):  # the owner of a graph keeps its memory
             hold(self.event, (self.stream, self._device), [a.owner for a in self._arrays])
 
 
 def hold(event: _core._DeviceEvent, place: tuple[int, int], things: object) -> None:
-    """Keeps things alive until the device has come to the event, and lets go of what was kept for earlier ones.
+    """Keeps objects alive until the device reaches the event, and releases those of earlier events that are done.
 
     Args:
         event: recorded in a stream.
-        place: the stream and its device. Its events happen in their order, so of each place only the first that has not
-            happened is looked at: a look takes a microsecond, and thousands may be waiting.
-        things: what is kept.
+        place: the stream and its device. Events of a place are done in their order, so only the oldest of each is
+            queried: a query takes a microsecond, and thousands may be pending.
+        things: the objects.
     """
     over: list[object] = []
     with _lock:
@@ -167,11 +168,11 @@ def hold(event: _core._DeviceEvent, place: tuple[int, int], things: object) -> N
                 over.append(queue.popleft())
             if not queue:
                 del _held[other]
-    del over  # outside of the lock: what is freed may run other code
+    del over  # outside of the lock: freeing objects may run other code
 
 
 def _is_over(event: _core._DeviceEvent) -> bool:
-    """Not where the device has failed: what it still does is unknown."""
+    """Whether the event is done. False where the device has failed, since it may still access the memory."""
     try:
         return event.done()
     except BackendError:

@@ -1,1 +1,1 @@
-"""How processes become ranks: settings, finding each other, connections, and leaving."""
+"""How processes become ranks: settings, rendezvous, connections; and what they do at exit."""

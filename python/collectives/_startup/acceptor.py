@@ -1,4 +1,4 @@
-"""Accepts connections of which some may be a stranger's."""
+"""Accepts connections, also from strangers, and keeps those that authenticate themselves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .loop import Loop
-from .wire import EndedError, Task, shown
+from .wire import EndedError, Task, printable
 
 _log = logging.getLogger("collectives")
 
 
 class Acceptor:
-    """Accepts on some listeners, lets each connection prove itself, and refuses the rest without being held up.
+    """Accepts on some listeners, authenticates each connection, and refuses the others without blocking.
 
-    At most `capacity` connections are pending. A further one drops the oldest of the source that has the most, so a
-    flood from one place drops itself. A rank that is dropped all the same tries again. Once it has proven itself it is
-    not dropped any more: it knows that it is in, and does not try again.
+    At most `capacity` connections are pending. A further one drops the oldest of the source with the most, so a flood
+    from one source drops its own connections. A rank that is dropped tries again. An authenticated connection is not
+    dropped any more, since its rank would not try again.
 
     Attributes:
         refused: number of connections that were refused.
@@ -31,7 +31,7 @@ class Acceptor:
         self,
         loop: Loop,
         listeners: Sequence[socket.socket],
-        greet: Callable[[socket.socket], Task[Any]],
+        handshake: Callable[[socket.socket], Task[Any]],
         accepted: Callable[[socket.socket, Any], None],
         *,
         what: str,
@@ -43,34 +43,34 @@ class Acceptor:
         """Accepts from now on, whenever the loop runs.
 
         Args:
-            greet: authenticates both sides on a connection, and says so by `trust` if it goes on after that; its
-                result is passed on to `accepted`.
-            what: what strangers are refused from, for the log.
+            handshake: authenticates both sides on a connection, and calls `trust` then if it is not done yet; its
+                result is passed to `accepted`.
+            what: the purpose of the listeners, for the log.
             capacity: see above.
-            shares: how many acceptors of this process there are.
-            limit: seconds in which a connection must prove itself.
+            shares: how many acceptors this process has.
+            limit: seconds in which a connection must authenticate itself.
             wrap: makes of an accepted socket the one that is used.
         """
         self.refused = 0
         self.last_refusal = ""
         self._loop = loop
         self._listeners = list(listeners)
-        self._greet = greet
+        self._handshake = handshake
         self._accepted = accepted
         self._what = what
-        # Strangers may take a part of the descriptors of this process, not all of them.
+        # Pending connections may use a share of the descriptors of this process, not all of them.
         limit_of_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._capacity = capacity if limit_of_files < 0 else max(8, min(capacity, limit_of_files // (4 * shares)))
         self._limit = limit
         self._wrap = wrap
-        self._pending: dict[socket.socket, Any] = {}  # the address by the connection, oldest first
-        self._sources: dict[Any, dict[socket.socket, None]] = {}  # the same by where they come from
-        self._trusted: dict[socket.socket, Any] = {}  # those that are no stranger's any more
+        self._pending: dict[socket.socket, Any] = {}  # connection: address, oldest first
+        self._sources: dict[Any, dict[socket.socket, None]] = {}  # the same connections, by source
+        self._trusted: dict[socket.socket, Any] = {}  # authenticated connections whose handshake is not done
         for sock in self._listeners:
             loop.listen(sock, self._incoming)
 
     def close(self) -> None:
-        """Closes the listeners and the connections that are pending."""
+        """Closes the listeners and all connections that are not accepted yet."""
         if self._listeners and self.refused > 1:
             _log.info(
                 "%d connections to the %s were refused, the last: %s", self.refused, self._what, self.last_refusal
@@ -87,9 +87,10 @@ class Acceptor:
         self._trusted.clear()
 
     def trust(self, sock: socket.socket) -> None:
-        """A connection has proven itself and is not yet done: it is not dropped any more, and has no time limit.
+        """Marks a connection as authenticated before its handshake is done: from now on it is not dropped.
 
-        The other side may count on it already, while its last word is lost and sent again; it would wait for ever.
+        It has no time limit either: the other side may use the connection already, while its last message is lost and
+        sent again, and would wait for ever if this side closed it.
         """
         self._trusted[sock] = self._remove(sock)
         self._loop.lift_limit(sock)
@@ -104,17 +105,19 @@ class Acceptor:
         if self._wrap is not None:
             try:
                 sock = self._wrap(connection)
-            except OSError as error:  # it has gone already
+            except OSError as error:  # the peer has closed it already
                 connection.close()
                 self._count(address, str(error))
                 return
         self._pending[sock] = address
         self._sources.setdefault(_source(address), {})[sock] = None
-        self._loop.start(sock, self._greet(sock), lambda result, error: self._settled(sock, result, error), self._limit)
+        self._loop.start(
+            sock, self._handshake(sock), lambda result, error: self._settled(sock, result, error), self._limit
+        )
 
     def _settled(self, sock: socket.socket, result: Any, error: Exception | None) -> None:
         if sock in self._trusted and isinstance(error, (EndedError, ConnectionError)):
-            # A rank that has reached this one by another address as well.
+            # The rank has connected by several addresses, and keeps another connection.
             del self._trusted[sock]
             sock.close()
             return
@@ -142,7 +145,7 @@ class Acceptor:
     def _count(self, address: Any, reason: str) -> None:
         self.refused += 1
         peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local process"
-        self.last_refusal = f"{peer}: {shown(reason)}"
+        self.last_refusal = f"{peer}: {printable(reason)}"
         if self.refused == 1:
             _log.warning(
                 "refused a connection to the %s from %s; further ones are only counted", self._what, self.last_refusal
@@ -150,7 +153,7 @@ class Acceptor:
 
 
 def _source(address: Any) -> Any:
-    """Where a connection comes from: the address, or the network of it where one machine has a whole one (IPv6)."""
+    """The source of a connection: its address; of IPv6 the /64 network, since one machine may have all of that."""
     if not isinstance(address, tuple):
         return ""
     host = str(address[0])

@@ -1,4 +1,4 @@
-"""How much address space the memory of ranks may take, where a process may have only so much (``ulimit -v``)."""
+"""How much address space the memory of ranks may use, where that of a process is limited (``ulimit -v``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGE = 4096
 
 
 def available() -> int | None:
-    """Bytes of address space that this process may still take; None: as much as it likes."""
+    """Bytes of address space that this process may still use; None: no limit."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return None
@@ -28,10 +28,10 @@ def room_for_segment(machines: Sequence[tuple[str, int, int | None]]) -> int | N
     """Bytes that the segment of a rank may have, so that every process can map those of all ranks of its machine.
 
     Args:
-        machines: of each process its machine, how many ranks it has, and what is `available` to it.
+        machines: for each process its machine, its number of ranks, and its `available` address space.
 
     Returns:
-        the same on all processes: half of what the tightest has is left to its program. None: there is no limit.
+        the same number in all processes, such that half of the available space stays free. None: no limit.
     """
     ranks: dict[str, int] = {}
     for machine, count, _ in machines:
@@ -43,8 +43,8 @@ def room_for_segment(machines: Sequence[tuple[str, int, int | None]]) -> int | N
 def fit(options: dict[str, Any], size: int, room: int | None) -> None:
     """Makes the symmetric heap and the memory for groups in `options` small enough for a segment of `room` bytes.
 
-    A heap that the user has chosen stays as it is, and where not even a segment without a heap has room, all stays: the
-    system says then what is missing.
+    A heap size that the user has set is not changed. Where not even a segment without a heap fits, nothing is changed,
+    and the system reports an error later.
     """
     if room is None or "arena_bytes" in options or _core.segment_bytes(size, options) <= room:
         return
@@ -53,7 +53,7 @@ def fit(options: dict[str, Any], size: int, room: int | None) -> None:
     spare = room - least
     if spare < 0:
         return
-    # Groups have heaps, too: a sixteenth of the world's each.
+    # Each group has a heap of its own, a sixteenth of that of the world.
     heap = options["heap_bytes"] if chosen else min(DEFAULT_HEAP, spare // 4 // _PAGE * _PAGE)
     arena = (spare if chosen else spare - heap) // _PAGE * _PAGE
     options.update(heap_bytes=heap, arena_bytes=arena)

@@ -1,8 +1,8 @@
-"""A file in which a launcher notes the ranks that have ended, for the others to read while they wait for them.
+"""A file in which a launcher records the ranks that have ended, for the others that would wait for them.
 
-All ranks inherit it. Its first line is a name that who does not know the token of the job cannot guess, so that a
-descriptor which has become something else is not taken for it; the second is the size of the job; each further line has
-the number of a rank, its process number, and how it has ended.
+All ranks inherit its descriptor. The first line is derived from the token of the job: a rank so detects a descriptor
+that has become another file. The second line is the size of the job; each further line has the number of a rank, its
+process number, and how it ended.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class EndedRanks:
         self._length = 0
         self._append(f"{_name(token.encode())}\n{size}\n")
 
-    def note(self, rank: int, pid: int, how: str) -> None:
-        """Says that a rank has ended.
+    def add(self, rank: int, pid: int, how: str) -> None:
+        """Records that a rank has ended.
 
         Args:
             how: such as ``"was killed by signal 9 (SIGKILL)"``.
@@ -47,8 +47,8 @@ class EndedRanks:
 
     def _append(self, text: str) -> None:
         if self.fd >= 0:
-            with contextlib.suppress(OSError):  # the disk is full: the others wait, as long as they would without us
-                # Not at the descriptor's own place, which is also the ranks'.
+            with contextlib.suppress(OSError):  # the disk is full: the others wait for their deadline
+                # By pwrite: the ranks share the file position of the descriptor.
                 self._length += os.pwrite(self.fd, text.encode(), self._length)
 
 
@@ -56,8 +56,8 @@ class EndedRanksReader:
     """A rank's side.
 
     Args:
-        fd: what the launcher has told; -1: nothing.
-        size: of the job, which is another than the launcher's where the program has a job of its own.
+        fd: the descriptor from the launcher; -1: none.
+        size: of the job; differs from that in the file where the program has started a job of its own.
         token: of the job.
     """
 
@@ -80,15 +80,15 @@ class EndedRanksReader:
         return self._fd >= 0
 
     def new(self) -> list[tuple[int, int, str]]:
-        """Number, process number and end of the ranks that have ended since the last look."""
+        """(rank, process number, how it ended) of the ranks that have ended since the last call."""
         data = b""
         with contextlib.suppress(OSError):
             while piece := os.pread(self._fd, 1 << 16, self._read + len(data)):
                 data += piece
-        whole, newline, _ = data.rpartition(b"\n")  # the rest is being written
-        self._read += len(whole) + len(newline)
+        lines, newline, _ = data.rpartition(b"\n")  # the rest is a line that is still being written
+        self._read += len(lines) + len(newline)
         found = []
-        for line in whole.decode(errors="replace").splitlines():
+        for line in lines.decode(errors="replace").splitlines():
             rank, pid, how = line.split(" ", 2)
             found.append((int(rank), int(pid), how))
         return found

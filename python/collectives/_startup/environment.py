@@ -1,8 +1,8 @@
-"""The launch environment: the one place of the Python layer that reads the ``COLLECTIVES_*`` variables.
+"""The launch environment: the only module of the Python layer that reads the ``COLLECTIVES_*`` variables.
 
-The variables are those of the table in csrc/core/environment.h, from which docs/environment.md is written. Explicit
-arguments win over variables; an empty variable counts as not set. When nothing says otherwise the world has one rank,
-unless another launcher has started this process with others (_startup/foreign.py).
+The table in csrc/core/environment.h lists them; docs/environment.md is generated from it. Arguments win over
+variables; an empty variable counts as not set. Without either the world has one rank, unless another launcher has
+started this process with others (_startup/foreign.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
 START_TIMEOUT = 60.0  # seconds, when no timeout is given
 MAX_SIZE = 1 << 20
 MAX_THREADS = 1024
-MAX_HEAP = 16 << 40  # of which a process has room for a few
+MAX_HEAP = 16 << 40  # a process has address space for a few of these
 DEFAULT_HEAP = 64 << 30  # bytes of address space, not of memory
 
 
@@ -50,9 +50,9 @@ class Environment:
         replicas: number of ranks of this process; ``None``: the caller did not say, which is one.
         interfaces: pattern of the interfaces that data may use, ``""`` for all.
         tls: files with the certificate, its key and the authority's certificates, or ``None`` for no TLS.
-        deadline: of the start, where that began before this was made.
+        deadline: of the start, if the start began before this object was made.
         compare_shapes: whether all_reduce, reduce and broadcast compare the shapes of all ranks, not only the lengths.
-        lookup: where the rendezvous and the token are from, when they may be those of an earlier start.
+        lookup: asks again for rendezvous and token, where these may be those of an earlier start.
     """
 
     rank: int = 0
@@ -77,7 +77,7 @@ class Environment:
 
 
 def library_version() -> str:
-    """The version of the installed package, ``"unknown"`` when it is run from its sources."""
+    """The version of the installed package, ``"unknown"`` when it runs from its sources."""
     try:
         return importlib.metadata.version("collectives")
     except importlib.metadata.PackageNotFoundError:
@@ -90,7 +90,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of the table that are set, with their values; that of the token, a secret, is not shown.
+    """The variables of the table that are set, with their values, except for that of the token.
 
     Args:
         environ: the variables to read, ``os.environ`` by default.
@@ -101,7 +101,7 @@ def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables with our prefix that the table does not have, which are probably typing errors.
+    """Variables with our prefix that are not in the table, probably typing errors.
 
     Args:
         environ: the variables to read, ``os.environ`` by default.
@@ -109,7 +109,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     Returns:
         by name, the variable of the table that was probably meant; ``""`` where none is similar.
     """
-    # Without the prefix, which would make all of them similar.
+    # Compared without the prefix, which would make all of them similar.
     known = [name.removeprefix(PREFIX) for name in VARIABLES]
     unknown = {}
     for name in sorted(os.environ if environ is None else environ):
@@ -120,7 +120,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def warn_of_unknown_variables(*, stacklevel: int, environ: Mapping[str, str] | None = None) -> None:
-    """One ``RuntimeWarning`` that names all of them, if there are any. It shows no values: one may be a secret.
+    """One ``RuntimeWarning`` with the names of all unknown variables. It shows no values: one may be a secret.
 
     Args:
         stacklevel: as in ``warnings.warn``; 2 is the caller of this function.
@@ -155,7 +155,7 @@ def read_environment(
     Args:
         rank, size, rendezvous, token, transport, timeout, compare_shapes: as the variables of the same name; ``None``:
             not given.
-        replicas: number of ranks of this process. It has no variable: it decides what ``init`` returns.
+        replicas: number of ranks of this process. It has no variable, since it decides the type that ``init`` returns.
         environ: the variables to read, ``os.environ`` by default.
 
     Raises:
@@ -165,7 +165,7 @@ def read_environment(
     variables = os.environ if environ is None else environ
 
     def choose(name: str, argument: object) -> tuple[object, str]:
-        """The value in force (``None`` if there is none) and what to call it in an error."""
+        """The value in force (``None`` if there is none) and its name in errors."""
         variable = PREFIX + name.upper()
         if argument is not None:
             return argument, f"{name}="
@@ -206,7 +206,7 @@ def read_environment(
             f"{size_source} is {size_value!r} but no rendezvous is given: set COLLECTIVES_RENDEZVOUS or pass "
             "rendezvous=, the host:port on which rank 0 listens (the same text on every rank)"
         )
-    # The descriptor belongs to rank 0 only; others may find the variable in an environment they were given by mistake.
+    # The descriptor is for rank 0 only; other ranks may have inherited the variable by mistake.
     use_fd = fd_value is not None and chosen_rank == 0 and chosen_size > 1
     return Environment(
         rank=chosen_rank,
@@ -225,14 +225,14 @@ def read_environment(
 
 
 def read_token(token: str | bytes | None = None, environ: Mapping[str, str] | None = None) -> bytes:
-    """The secret of the job, ``b""`` when none is given: the argument, the variable, or what is in the file.
+    """The secret of the job, ``b""`` when none is given: the argument, the variable, or the contents of the file.
 
     Args:
         environ: the variables to read, ``os.environ`` by default.
 
     Raises:
         TypeError: the argument has a wrong type.
-        ValueError: the file cannot be read, or others can. No text has the secret.
+        ValueError: the file cannot be read, or others can read it. The text does not contain the secret.
     """
     variables = os.environ if environ is None else environ
     name = "COLLECTIVES_TOKEN"
@@ -269,7 +269,7 @@ def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
 
 
 def read_num_threads(environ: Mapping[str, str] | None = None) -> int:
-    """Threads that a reduction over the replicas of this process may use; 0: as many as there are cores for it.
+    """Threads that a reduction over the replicas of this process may use; 0: as many as it has cores.
 
     Args:
         environ: the variables to read, ``os.environ`` by default.
@@ -305,10 +305,10 @@ def read_signals(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def read_compare_shapes(given: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether all_reduce, reduce and broadcast compare shapes: what the caller says, else the variable.
+    """Whether all_reduce, reduce and broadcast compare shapes: the argument, else the variable.
 
     Args:
-        given: the argument of the caller; ``None``: the caller does not say.
+        given: the argument of the caller, or ``None``.
         environ: the variables to read, ``os.environ`` by default.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Launchers whose ranks this library does not place: without more words, each rank would be a world of its own."""
+"""Launchers whose variables this library does not use: unless told its rank, each process would be a world of one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What they set to the number of their processes, and who does.
+# The variable that a launcher sets to its number of processes, and its name.
 SIZES = {
     "HOROVOD_SIZE": "horovodrun",
     "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",

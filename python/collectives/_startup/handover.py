@@ -1,12 +1,12 @@
-"""The hand-over of memory between processes of one host, which is also the proof that they are on one host.
+"""Processes of one host hand each other descriptors of their memory, which also proves that they are on one host.
 
-Every process listens on an abstract Unix socket with a random name; abstract names live in a network namespace and
-nowhere in a file system, so nothing can be left behind. Of each pair the one with the higher number connects to the
-lower. Both check that the other side runs as the same user and knows the token, then each sends two descriptors for
-each of its ranks: memory segment and doorbell. The connection stays open as the control connection of the pair.
+Every process listens on an abstract Unix socket with a random name; abstract names are not in the file system, so
+nothing is left behind. Of each pair the process with the higher number connects to the lower. Both check that the other
+side runs as the same user and knows the token, then each sends two descriptors for each of its ranks: memory segment
+and doorbell. The connection stays open as the control connection of the pair.
 
-That the other process cannot be reached this way means "not the same host", which is no error: TCP serves that pair.
-Here and in errors "rank" is the number of a process, which is not that of a rank in the world when there are replicas.
+A process that cannot be reached this way is not on the same host; that is no error, since such pairs use TCP. Here and
+in errors "rank" is the number of a process, which with replicas is not that of a rank in the world.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _BUSY_PAUSE = 0.01  # seconds before another attempt when the other side's backl
 
 @dataclass
 class Handover:
-    """What came of the hand-over with one peer; the descriptors belong to whoever holds this.
+    """The descriptors from one peer; the holder of this object must close them.
 
     Attributes:
         memory_fds: the memory segment of each of the peer's ranks.
         doorbell_fds: the eventfd of each of them.
         control_fd: the connection, non-blocking.
-        pid_fd: refers to the peer's process, -1 when the kernel cannot say.
+        pid_fd: the pidfd of the peer's process, -1 when the kernel has none.
         pid: the peer's process number as seen here, 0 when it is in another pid namespace.
     """
 
@@ -66,12 +66,12 @@ class Handover:
 
 @dataclass
 class Exchanger:
-    """Hands over memory to all processes of this host, driven by a loop.
+    """Exchanges memory with all processes of this host, driven by a loop.
 
     Attributes:
-        name: of the abstract socket, to be told to the other processes.
-        done: the peers that were handed over to, by number.
-        reasons: why the others could not be reached, by number (only those to which this process connects).
+        name: of the abstract socket; the other processes need it.
+        done: the finished hand-overs, by peer.
+        reasons: why peers could not be reached, by number (only those to which this process connects).
     """
 
     loop: Loop
@@ -88,7 +88,7 @@ class Exchanger:
     _acceptor: Acceptor | None = None
 
     def __post_init__(self) -> None:
-        """Listens. Whoever comes before `start` waits in the backlog."""
+        """Listens. Processes that connect before `start` wait in the backlog."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(f"\0{self.name}")
@@ -105,16 +105,16 @@ class Exchanger:
 
         Args:
             names: of their sockets, by number.
-            segments, doorbells: what is handed over, by replica.
+            segments, doorbells: the descriptors to hand over, by replica.
             counts: how many ranks each process has.
         """
         self._own = (*segments, *doorbells)
         self._counts = counts
-        # No time limit: only processes of the same user get as far as being pending.
+        # No time limit: a process of another user is refused at once.
         self._acceptor = Acceptor(
             self.loop,
             [self._listener],
-            self._greet_listening,
+            self._handshake_listening,
             lambda sock, result: self._finish(sock, *result),
             what="hand-over of memory",
             capacity=max(256, 2 * self.size),
@@ -125,11 +125,11 @@ class Exchanger:
             self._connect(peer, name)
 
     def settled(self) -> bool:
-        """Whether it is known of every process given to `start` if it is on this host."""
+        """Whether every hand-over that `start` has begun is done or has failed."""
         return sum(peer < self.rank for peer in self.done) + len(self.reasons) == self._wanted
 
     def close(self) -> None:
-        """Stops listening. What is in `done` stays open."""
+        """Stops listening. The descriptors in `done` stay open."""
         if self._acceptor is not None:
             self._acceptor.close()
         self._listener.close()
@@ -148,21 +148,21 @@ class Exchanger:
             elif isinstance(error, ConnectionRefusedError):
                 self.reasons[peer] = "its Unix socket is not in this network namespace"
             else:
-                # Not another host, so the slower way is worth a word.
+                # The peer is on this host, so the slower TCP deserves a warning.
                 self.reasons[peer] = str(error)
                 _log.warning("no shared memory between ranks %d and %d: %s", peer, self.rank, error)
 
-        self.loop.start(sock, self._greet_connecting(sock, peer, name), ended)
+        self.loop.start(sock, self._handshake_connecting(sock, peer, name), ended)
 
     def _finish(self, sock: socket.socket, peer: int, handover: Handover) -> None:
-        if peer in self.done:  # an authenticated process that comes twice; the first connection is in use
+        if peer in self.done:  # an authenticated process connected twice; the first connection is in use
             handover.close()
             sock.close()
             return
         handover.control_fd = sock.detach()
         self.done[peer] = handover
 
-    def _greet_connecting(self, sock: socket.socket, peer: int, name: str) -> Task[tuple[int, Handover]]:
+    def _handshake_connecting(self, sock: socket.socket, peer: int, name: str) -> Task[tuple[int, Handover]]:
         yield from wire.connect(sock, f"\0{name}")
         handover = _identify(sock)
         with _closing_on_failure(handover):
@@ -172,7 +172,7 @@ class Exchanger:
             yield from self._receive(sock, peer, handover)
         return peer, handover
 
-    def _greet_listening(self, sock: socket.socket) -> Task[tuple[int, Handover]]:
+    def _handshake_listening(self, sock: socket.socket) -> Task[tuple[int, Handover]]:
         handover = _identify(sock)
         with _closing_on_failure(handover):
             hello = yield from wire.authenticate_listening(sock, self.token, self._check)
@@ -205,10 +205,10 @@ def _closing_on_failure(handover: Handover) -> Iterator[None]:
 
 
 def _identify(sock: socket.socket) -> Handover:
-    """Checks the user of the other side and takes hold of its process.
+    """Checks the user of the other side and opens a pidfd of its process.
 
-    The process cannot be another one that got the same number: every process must come to one more round of the
-    rendezvous after this, so it was alive when `pidfd_open` was called.
+    The number cannot belong to another process by now: the peer must take part in one more round of the rendezvous, so
+    it was alive when `pidfd_open` was called.
     """
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if uid != os.geteuid():
@@ -221,7 +221,7 @@ def _identify(sock: socket.socket) -> Handover:
 
 
 def send_descriptors(sock: socket.socket, descriptors: Sequence[int]) -> Task[None]:
-    """Sends descriptors, with one byte of data for each batch, which they need to travel."""
+    """Sends descriptors, with one byte of data in each batch, since a message with descriptors cannot be empty."""
     for begin in range(0, len(descriptors), _BATCH):
         batch = array.array("i", descriptors[begin : begin + _BATCH])
         while True:
@@ -246,9 +246,9 @@ def receive_descriptors(sock: socket.socket, count: int) -> Task[list[int]]:
 
 
 def _receive_batch(sock: socket.socket, count: int, received: list[int]) -> Task[None]:
-    """Appends to `received`, also when it raises.
+    """Receives up to `count` descriptors and appends them to `received`, also when it raises.
 
-    Not by `socket.recv_fds`, which drops its flags (until Python 3.14) and so would leave them open across exec.
+    Not by `socket.recv_fds`, which ignores its flags (until Python 3.14), so descriptors would stay open across exec.
     """
     while True:
         try:

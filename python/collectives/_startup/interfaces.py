@@ -30,18 +30,18 @@ class Interface(NamedTuple):
 
     @property
     def link_local(self) -> bool:
-        """Whether the address has a meaning on one link only."""
+        """Whether the address is valid on one link only."""
         return is_link_local(self.address)
 
     def sockaddr(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-        """As ``bind`` and ``connect`` want it."""
+        """The address for ``bind`` and ``connect``."""
         if ":" not in self.address:
             return self.address, port
         return self.address, port, 0, self.scope if self.link_local else 0
 
 
 def is_link_local(host: str) -> bool:
-    """Whether a numeric IPv6 address is link-local. Those of IPv4 (169.254.*) need no scope and count as others do."""
+    """Whether an address is a link-local IPv6 address. Those of IPv4 (169.254.*) need no scope and do not count."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -60,16 +60,16 @@ def interface_addresses() -> list[tuple[str, str]]:
 
 
 def check_pattern(pattern: str, source: str = VARIABLE) -> str:
-    """The pattern itself. Raises ``ValueError`` when it is none."""
+    """The pattern itself. Raises ``ValueError`` when its syntax is wrong."""
     _parse(pattern, source)
     return pattern
 
 
 def choose(pattern: str, found: Sequence[Interface]) -> list[Interface]:
-    """Those that data may use: all, or what the pattern (in NCCL's syntax) picks.
+    """The interfaces that data may use: all, or those that match the pattern (in NCCL's syntax).
 
     Raises:
-        ValueError: the pattern picks nothing; the text has what there is.
+        ValueError: none matches; the text lists the interfaces.
     """
     if not pattern:
         return list(found)
@@ -95,7 +95,7 @@ def _parse(pattern: str, source: str) -> tuple[list[str], bool, bool]:
     for name in names:
         if not name or name[0] in "^=" or len(name) > 15 or not name.isascii() or not name.isprintable() or " " in name:
             raise ValueError(
-                f"{source} is {pattern!r}, in which {name!r} is no name of an interface; {_ACCEPTED}; the signs stand "
+                f"{source} is {pattern!r}, in which {name!r} is no name of an interface; {_ACCEPTED}; write the signs "
                 "once, before the first name"
             )
     return names, rest.startswith("="), rest != pattern

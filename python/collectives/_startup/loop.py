@@ -15,11 +15,11 @@ from . import wire
 from .wire import Deadline, Task, WireError
 
 _ACCEPT_PAUSE = 0.1  # seconds without accepting when the process is out of descriptors
-_ACCEPT_PATIENCE = 20  # such pauses in a row until it is an error
+_ACCEPT_PATIENCE = 20  # pauses in a row until it raises an error
 
 
 class Timer:
-    """A callback that is due at some time, unless it is forgotten before."""
+    """A callback that is due at some time, unless it is cancelled before."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
@@ -35,7 +35,7 @@ class _Job:
 
 
 class Loop:
-    """One selector, the tasks that wait on it, and timers. What a callback raises comes out of `run`."""
+    """One selector, the tasks that wait on it, and timers. An error in a callback propagates out of `run`."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -55,7 +55,7 @@ class Loop:
     ) -> None:
         """Begins a task on `sock`, which has no other one; `done(result, error)` is called once at its end.
 
-        After `limit` seconds the task fails with ``TimeoutError``. The socket stays open: its fate is up to `done`.
+        After `limit` seconds the task fails with ``TimeoutError``. The socket stays open; `done` decides what to do.
         """
         job = _Job(sock, task, done)
         self._jobs[sock] = job
@@ -64,7 +64,7 @@ class Loop:
         self._step(job)
 
     def lift_limit(self, sock: socket.socket) -> None:
-        """Gives the task on `sock` all the time that it wants."""
+        """Removes the time limit of the task on `sock`."""
         job = self._jobs[sock]
         if job.timer is not None:
             self.forget(job.timer)
@@ -97,9 +97,10 @@ class Loop:
         return timer
 
     def forget(self, timer: Timer) -> None:
-        """Makes that the callback of `timer` is not called, if it was not yet, and keeps nothing of it for long.
+        """Cancels a timer, if its callback was not called yet.
 
-        Thousands of strangers may come within the time that one of them is given.
+        Cancelled timers are removed from the heap when they are many: thousands of connections may come and go within
+        the time limit of one.
         """
         if timer.callback is None:
             return
@@ -111,7 +112,7 @@ class Loop:
             self._forgotten = 0
 
     def run(self, finished: Callable[[], bool], deadline: Deadline) -> bool:
-        """Drives everything until `finished()`; False when the deadline came first."""
+        """Runs tasks and timers until `finished()`; False when the deadline passed first."""
         while not finished():
             remaining = deadline.remaining()
             if remaining == 0:
@@ -135,7 +136,7 @@ class Loop:
         return True
 
     def close(self) -> None:
-        """Forgets all tasks, closing their sockets, and all listeners."""
+        """Cancels all tasks, closes their sockets, and stops listening."""
         for sock in list(self._jobs):
             self.cancel(sock)
             sock.close()
@@ -175,7 +176,7 @@ class Loop:
         except (BlockingIOError, ConnectionError, InterruptedError):
             return
         except OSError as error:
-            # Most likely out of descriptors. The listener stays readable, so it must rest or this would spin.
+            # Most likely out of descriptors. The listener stays readable, so without a pause this would spin.
             self._starved += 1
             if self._starved == _ACCEPT_PATIENCE:
                 advice = "; raise the limit of open files (`ulimit -n`)" if error.errno == errno.EMFILE else ""

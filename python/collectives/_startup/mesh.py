@@ -1,12 +1,12 @@
 """TCP data connections between the pairs of ranks that do not share memory.
 
-Of each pair the lower rank accepts and the higher connects. The accepting side offers all addresses at which it may be
-reached, or those of the interfaces that it was told to use; the connecting side tries them in a race (`race`) and
-keeps the first that is authenticated. Whether an address is the right one (the bridge of a container runtime has the
-same address on every machine) is decided by the proof, which names the ranks.
+Of each pair the lower rank accepts and the higher connects. The accepting side offers all its addresses, or those of
+the interfaces in COLLECTIVES_SOCKET_IFNAME; the connecting side tries them in a race (`race`) and keeps the first
+connection that is authenticated. An address may lead to another machine (the bridge of a container runtime has the same
+address on each); authentication covers the ranks of both ends, so such a connection fails.
 
-A loopback address is never offered to, nor taken from, a rank of another host. A link-local address of IPv6 is offered
-without its scope, which means nothing elsewhere, and tried over each interface of the connecting side that has one.
+Ranks of different hosts never use loopback addresses. A link-local IPv6 address is offered without its scope, which is
+valid on its machine only, and tried over each interface of the connecting side that has a link-local address.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _RETRY = (0.05, 1.0)  # seconds before all addresses are tried again: the first 
 
 @dataclass(frozen=True)
 class Reach:
-    """Where a rank may be reached, and over what it may reach others.
+    """By which addresses ranks may reach this one, and over which interfaces it may reach others.
 
     Attributes:
-        loopback: all ranks are on this host and met over loopback, so loopback is all that is used.
+        loopback: all ranks are on this host and met over loopback; only loopback is used.
         local: the address by which this rank reached the rendezvous, which is known to work.
         pattern: of interfaces, in NCCL's syntax; ``""`` for all.
         shares: how many ranks of this process listen.
@@ -48,11 +48,11 @@ class Reach:
     def offers(self) -> list[Interface]:
         """The addresses to offer, the best first.
 
-        Link-local ones only when they were asked for, or when there is nothing else: virtual interfaces have them too,
-        the same ones on many machines.
+        Link-local ones only when the pattern names their interface, or when there are no others: virtual interfaces
+        have link-local addresses, too, the same ones on many machines.
 
         Raises:
-            ValueError: the pattern picks no interface.
+            ValueError: no interface matches the pattern.
         """
         found = choose(self.pattern, interfaces())
         plain = [entry for entry in found if not entry.link_local]
@@ -78,7 +78,7 @@ class Mesh:
             reach: where this rank listens and what it offers.
 
         Raises:
-            ValueError: there is no interface of those that were asked for.
+            ValueError: no interface matches the pattern.
         """
         self.connections: dict[int, socket.socket] = {}
         self.offered: list[Address] = []
@@ -103,7 +103,7 @@ class Mesh:
         self._acceptor = Acceptor(
             loop,
             listeners,
-            self._greet_listening,
+            self._handshake_listening,
             self._accepted,
             what="data port",
             capacity=max(256, 2 * len(self._accept)),
@@ -126,7 +126,7 @@ class Mesh:
         usable = [] if self._reach.loopback else choose(self._reach.pattern, found)
         links = [entry for entry in usable if entry.link_local]
         for peer, addresses in targets.items():
-            # An address that is also one of this machine is tried last: it rarely leads to another one.
+            # An address that this machine has as well is tried last: it rarely leads to the other machine.
             ordered = sorted(addresses, key=lambda address: address[0] in own)
             self._targets[peer] = [target for address in ordered for target in self._spell(address, links)]
             self._races[peer] = self._race(peer)
@@ -139,18 +139,18 @@ class Mesh:
         return Race(
             self._loop,
             lambda: self._targets[peer],
-            lambda sock: self._greet_connecting(sock, peer),
+            lambda sock: self._handshake_connecting(sock, peer),
             won,
             pauses=_RETRY,
         )
 
     def _spell(self, address: Address, links: Collection[Interface]) -> list[Target]:
-        """An address that was offered, for ``connect``: more than one where a scope is missing, or none."""
+        """The targets for ``connect`` of an offered address: none, one, or one for each scope of a link-local one."""
         host, port = address
         try:
             version = ipaddress.ip_address(host).version
         except ValueError:
-            return []  # a name, which nobody offers, would have to be looked up
+            return []  # ranks offer numeric addresses only
         if wire.is_loopback(host) and not self._reach.loopback:
             return []
         if not is_link_local(host):
@@ -161,17 +161,17 @@ class Mesh:
         ]
 
     def finished(self) -> bool:
-        """Whether all connections are there."""
+        """Whether all connections are made."""
         return len(self.connections) == len(self._races) + len(self._accept)
 
     def used(self) -> list[str]:
-        """The interfaces, with the own address, over which the connections go."""
+        """The interface and the own address of each connection, without duplicates."""
         names = {entry.address: entry.name for entry in interfaces()}
         addresses = (str(sock.getsockname()[0]).partition("%")[0] for sock in self.connections.values())
         return sorted({f"{names.get(address, 'loopback')} {address}" for address in addresses})
 
     def missing(self) -> str:
-        """Which connections are not there, and why as far as it is known."""
+        """Which connections are missing, and why, as far as known."""
         parts = []
         for peer, race in self._races.items():
             if peer not in self.connections:
@@ -202,11 +202,11 @@ class Mesh:
 
     # The accepting side.
 
-    def _greet_listening(self, sock: socket.socket) -> Task[int]:
+    def _handshake_listening(self, sock: socket.socket) -> Task[int]:
         hello = yield from wire.authenticate_listening(sock, self._token, self._check)
         assert self._acceptor is not None
         self._acceptor.trust(sock)
-        # The other side may have reached us by several addresses; it says which connection it keeps.
+        # The other side may have connected by several addresses; this message tells which connection it keeps.
         yield from wire.receive(sock, wire.STRANGER_LIMIT)
         rank: int = hello["rank"]
         return rank
@@ -227,6 +227,6 @@ class Mesh:
 
     # The connecting side.
 
-    def _greet_connecting(self, sock: socket.socket, peer: int) -> Task[None]:
+    def _handshake_connecting(self, sock: socket.socket, peer: int) -> Task[None]:
         hello = {"purpose": "data", "rank": self._rank, "to": peer, "job": self._job}
         yield from wire.authenticate_connecting(sock, self._token, hello)

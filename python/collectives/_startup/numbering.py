@@ -1,4 +1,4 @@
-"""Which rank is where: the partition of the processes into hosts, and the numbers of the ranks."""
+"""Partitions the processes into hosts and numbers the ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 def partition(size: int, pairs: Collection[tuple[int, int]]) -> list[int]:
     """The host index of each process, from the pairs of processes that have each other's memory.
 
-    Processes of one host must all have each other's memory. Where this is not so for the pairs as they came out (some
-    process was out of descriptors, say), each process joins the first group with all of whose members it works; pairs
-    in different groups use TCP. This depends on nothing but the arguments, so every process computes the same.
+    Processes of one host must all have each other's memory. Where a pair lacks it (a process ran out of descriptors,
+    say), each process joins the first group in which it shares memory with all members; pairs in different groups use
+    TCP. The result depends only on the arguments, so every process computes the same.
     """
     connected = {frozenset(pair) for pair in pairs}
     groups: list[list[int]] = []
@@ -32,11 +32,11 @@ def partition(size: int, pairs: Collection[tuple[int, int]]) -> list[int]:
 def number_ranks(host: Sequence[int], replicas: Sequence[int | None]) -> list[list[int]]:
     """The ranks of each process, by replica: host by host, in a host process by process, in a process by replica.
 
-    When no process has asked for replicas, every process keeps its own number, whatever its host.
+    When no process has asked for replicas, the rank of each is its process number, whatever its host.
 
     Args:
         host: the host index of each process.
-        replicas: how many ranks each process has; ``None`` where it did not say, which is one.
+        replicas: how many ranks each process has asked for; ``None`` is one.
     """
     if all(count is None for count in replicas):
         return [[process] for process in range(len(host))]
@@ -49,15 +49,15 @@ def number_ranks(host: Sequence[int], replicas: Sequence[int | None]) -> list[li
     return ranks
 
 
-def is_crowded(people: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether some machine has more ranks than cores. Ranks that are bound to a core each have all of theirs together.
+def is_crowded(infos: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether some machine has more ranks than cores. The cores of ranks that are bound to cores add up.
 
     Args:
-        people: of each process its "machine", "cores" (their numbers) and "replicas".
+        infos: for each process its "machine", "cores" (their numbers) and "replicas".
     """
     cores: dict[str, set[int]] = {}
     ranks: Counter[str] = Counter()
-    for person in people:
-        cores.setdefault(person["machine"], set()).update(person["cores"])
-        ranks[person["machine"]] += person["replicas"] or 1
+    for info in infos:
+        cores.setdefault(info["machine"], set()).update(info["cores"])
+        ranks[info["machine"]] += info["replicas"] or 1
     return any(count > len(cores[name]) for name, count in ranks.items())

@@ -1,7 +1,6 @@
-"""Meeting by the key-value store of a launcher: rank 0 leaves there where it listens, and a secret that it made.
+"""Rendezvous by the key-value store of a launcher: rank 0 publishes its address there, and a token that it makes.
 
-Where the user gave a token, that is used instead and does not go into the store: who can read the store then still
-cannot join.
+A token from the user is used instead and not published, so that a process that can read the store still cannot join.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from .sockets import listen_at
 
 @dataclass(frozen=True)
 class Lookup:
-    """How a rank looks again where rank 0 listens, since what it found may be from an earlier start.
+    """Asks the store again for the address of rank 0, since the first answer may be from an earlier start.
 
     Attributes:
-        look: gives the launch environment with what is in the store now, ``None`` for nothing. It may raise as
+        look: returns the launch environment from what is in the store now, ``None`` for nothing. It may raise as
             `read_published` does, and ``CollectivesError`` when the store does not answer.
-        token_made: rank 0 makes a token for each start, so a wrong one is an old one; else the user gave it.
+        token_made: whether rank 0 made the token; then a token that does not fit is from an earlier start.
     """
 
     look: Callable[[], Environment | None]
@@ -32,11 +31,11 @@ class Lookup:
 
 
 def publish(host: str, port: int, own: bytes) -> tuple[socket.socket, str, bytes, str]:
-    """What rank 0 does.
+    """Makes on rank 0 what the others find in the store.
 
     Args:
-        host: where the others look for it: an address or a name of this machine, or else of the store.
-        port: of the store, to find the own address on the way there when `host` is not of this machine.
+        host: an address or a name of this machine by which the others reach it, or that of the store.
+        port: of the store; where `host` is not of this machine, the address on the way to the store is published.
         own: the token that the user gave, or nothing.
 
     Returns:
@@ -58,16 +57,19 @@ def publish(host: str, port: int, own: bytes) -> tuple[socket.socket, str, bytes
 
 
 def read_published(text: str, own: bytes) -> tuple[str, bytes]:
-    """What the others do with what they found in the store: the address of rank 0, and the token.
+    """The address of rank 0 and the token, from the text that the other ranks find in the store.
 
     Raises:
-        ValueError: tokens were given to some ranks only, or this is not what rank 0 puts there.
+        ValueError: only some ranks were given a token, or rank 0 did not write this text.
     """
     try:
         found = json.loads(text)
         where, made = str(found["address"]), found["token"]
-    except (ValueError, TypeError, KeyError):  # without the text, which may have the token
-        raise ValueError("the launcher's store has something else where rank 0 says where it listens") from None
+    except (ValueError, TypeError, KeyError):  # the error does not show the text, which may contain the token
+        raise ValueError(
+            "the launcher's store has something else in the place of the address of rank 0. Does another program or "
+            "another version of collectives write there?"
+        ) from None
     if (made is None) != bool(own):
         with_token, without = ("this rank", "rank 0") if own else ("rank 0", "this rank")
         raise ValueError(
@@ -78,7 +80,7 @@ def read_published(text: str, own: bytes) -> tuple[str, bytes]:
 
 
 def _listen(host: str, token: bytes) -> socket.socket:
-    """A socket on a free port where others look for `host`."""
+    """A socket on a free port of the first address of `host` that can be bound."""
     sockets = listen_at(host, 0, token)
     families = [entry[0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     chosen = next((sock for family in families for sock in sockets if sock.family == family), sockets[0])
@@ -89,7 +91,7 @@ def _listen(host: str, token: bytes) -> socket.socket:
 
 
 def _address_towards(host: str, port: int) -> str:
-    """The address of this machine on the way to another one; nothing is sent."""
+    """The address of this machine on the route to another one; nothing is sent."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as sock:
         sock.connect(address)

@@ -1,7 +1,7 @@
-"""Reaching one peer that may have several addresses: attempts in a race, of which the first that is authenticated wins.
+"""Connects to a peer that may have several addresses: the attempts race, and the first authenticated connection wins.
 
-As RFC 8305 ("happy eyeballs") has it, the next address is tried beside the one before when that takes long, and at once
-when it fails. So an address that swallows packets costs a quarter of a second, not the time that it takes to give up.
+As in RFC 8305 ("happy eyeballs"), the next address is tried at once when one fails, and beside it when it takes long.
+So an address that drops packets costs a quarter of a second instead of a timeout.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .sockets import out_of_files
 from .wire import RefusedError, Task, WireError
 
 _STAGGER = 0.25  # seconds until the next address is tried beside the one before
-_ATTEMPT = 10.0  # seconds to connect, and again to authenticate, so that an address that says nothing is tried afresh
+_ATTEMPT = 10.0  # seconds to connect, and again to authenticate; then the address is tried again
 
 
 class Target(NamedTuple):
-    """An address to connect to: as ``connect`` wants it, and as people read it."""
+    """An address for ``connect``, and its text for people."""
 
     family: int
     address: Any
@@ -28,42 +28,42 @@ class Target(NamedTuple):
 
 
 class Race:
-    """The attempts to reach one peer, driven by a loop. When all have failed, they begin anew after a pause.
+    """The attempts to reach one peer, driven by a loop. When all have failed, they start again after a pause.
 
     Attributes:
         winner: the connection that both sides keep, once there is one.
-        failures: why attempts failed, by the address as it is shown.
+        failures: why attempts failed, by the text of the address.
     """
 
     def __init__(
         self,
         loop: Loop,
         find: Callable[[], Sequence[Target]],
-        greet: Callable[[socket.socket], Task[None]],
+        handshake: Callable[[socket.socket], Task[None]],
         won: Callable[[socket.socket], None],
         *,
         pauses: tuple[float, float],
         wrap: Callable[[socket.socket], socket.socket] | None = None,
         refused: Callable[[RefusedError], None] | None = None,
     ) -> None:
-        """Nothing happens before `start`.
+        """Does nothing before `start`.
 
         Args:
-            find: gives the addresses, before each round of attempts; an ``OSError`` of it counts as a failure,
-                unless no descriptors are left: then it is raised, as it is when there are none for a socket.
-            greet: authenticates both sides on a connection.
-            won: is told of the winner, once.
+            find: returns the addresses; called before each round of attempts. An ``OSError`` of it counts as a failed
+                attempt. Running out of descriptors is raised, here and when a socket is made.
+            handshake: authenticates both sides on a connection.
+            won: called once, with the winner.
             pauses: seconds between the first rounds, and at most.
             wrap: makes of a connected socket the one that is used.
-            refused: is told when all attempts have failed and one was refused by the other side; by default a refusal
-                is a failure like others.
+            refused: called when all attempts have failed and the other side has refused one; by default a refusal is
+                a failure like others.
         """
         self.winner: socket.socket | None = None
         self.failures: dict[str, str] = {}
         self._loop = loop
         self._find = find
-        self._greet = greet
-        self._told = won
+        self._handshake = handshake
+        self._on_won = won
         self._pause, self._longest = pauses
         self._wrap = wrap
         self._on_refusal = refused
@@ -72,7 +72,7 @@ class Race:
         self._claimed: socket.socket | None = None
         self._refusal: RefusedError | None = None
         self._begun = 0
-        self._wanted = 0  # how many calls of `_next` are not done
+        self._calls_of_next = 0  # pending calls of `_next`
         self._over = False
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Race:
         self._next()
 
     def stop(self) -> None:
-        """Ends all attempts but the one that has won."""
+        """Ends all attempts; a winner stays open."""
         self._over = True
         self._waiting.clear()
         for sock in self._running:
@@ -99,22 +99,23 @@ class Race:
         self._running.clear()
 
     def describe(self) -> str:
-        """What has become of the attempts."""
+        """The state of each attempt, as text."""
         running = {shown: "no answer yet" for shown in self._running.values() if shown not in self.failures}
         return "; ".join(f"{shown}: {why}" for shown, why in {**self.failures, **running}.items())
 
     def _next(self) -> None:
         """Tries the next address, and the one after it a little later."""
-        # An address may fail at once, which calls this from within: a loop, since there may be hundreds of them.
-        self._wanted += 1
-        if self._wanted > 1:
+        # An address that fails at once calls this again from within. A loop instead of recursion, since there may be
+        # hundreds of addresses.
+        self._calls_of_next += 1
+        if self._calls_of_next > 1:
             return
         try:
-            while self._wanted > 0:
+            while self._calls_of_next > 0:
                 self._try_one()
-                self._wanted -= 1
+                self._calls_of_next -= 1
         finally:
-            self._wanted = 0
+            self._calls_of_next = 0
 
     def _try_one(self) -> None:
         if self._claimed is not None or self._over:
@@ -161,11 +162,11 @@ class Race:
         self._loop.start(used, self._attempt(used), lambda _, failure: self._settled(used, failure), _ATTEMPT)
 
     def _attempt(self, sock: socket.socket) -> Task[None]:
-        yield from self._greet(sock)
+        yield from self._handshake(sock)
         if self._claimed is not None:
             raise WireError("another address was faster")
         self._claimed = sock
-        # The other side may have authenticated several connections; this says which one is used.
+        # The other side may have authenticated several connections; this message tells it which one is used.
         yield from wire.send(sock, {"keep": True})
 
     def _settled(self, sock: socket.socket, error: Exception | None) -> None:
@@ -177,11 +178,11 @@ class Race:
         del self._running[sock]
         self.stop()
         self.winner = sock
-        self._told(sock)
+        self._on_won(sock)
 
     def _failed(self, sock: socket.socket, error: Exception) -> None:
         if out_of_files(error):
-            raise error  # of this process, whatever the address
+            raise error  # the limit of this process, not a fault of the address
         self.failures[self._running.pop(sock)] = str(error) or type(error).__name__
         sock.close()
         if isinstance(error, RefusedError) and self._refusal is None:
@@ -200,6 +201,6 @@ class Race:
 def _reach(sock: socket.socket, address: Any) -> Task[None]:
     yield from wire.connect(sock, address)
     if sock.getsockname() == sock.getpeername():
-        # With nobody listening, the kernel may give the very port that is wanted to this end of the connection.
+        # Where no process listens on a local port, the kernel may choose it as the source port of this connection.
         raise WireError("it connected to itself")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""The recorder for Python, and the signals that ask for it."""
+"""Access to the recorder from Python, and the signals on which the library writes it out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _prepared: list[int] = []  # processes: this one, and those that it was forked f
 
 
 def machine() -> str:
-    """Names the machine, whatever its containers are called: the identity of this start of its kernel."""
+    """An identity of the machine that all its containers share: the boot id of the kernel."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -27,7 +27,7 @@ def machine() -> str:
 
 
 def prepare() -> None:
-    """Before the first communicator of this process: where dumps go, and the handlers of signals.
+    """Sets the folder for dumps and the signal handlers; called before the first communicator of this process.
 
     Raises:
         ValueError: a variable is not acceptable.
@@ -45,8 +45,8 @@ def prepare() -> None:
         _prepared.append(os.getpid())
         number = _core._stack_signal()
         if handle and descriptor >= 0 and _core._signal_is_free(number):
-            faulthandler.unregister(number)  # a forked child: what its parent had is not in force here
-            # It writes the stack of the thread that the signal interrupts, whoever holds the interpreter's lock.
+            faulthandler.unregister(number)  # a forked child inherits a registration that does not work here
+            # The handler writes the stack of the thread that the signal interrupts, and needs no interpreter lock.
             faulthandler.register(number, file=descriptor, all_threads=False, chain=False)
             _core._take_over_stack_signal()
         if handle and _core._signal_is_free(signal.SIGUSR2):

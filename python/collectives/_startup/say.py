@@ -1,4 +1,4 @@
-"""What the library says on stderr."""
+"""Output of the library on stderr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def say(text: str) -> None:
-    """Writes a line to stderr, where there is one; ``print`` would write it to stdout in a process without."""
+    """Writes a line to stderr, or nothing in a process without; ``print`` would write it to stdout there."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):  # it is closed, or nobody reads it
+        with contextlib.suppress(OSError, ValueError):  # stderr is closed, or its reader is gone
             print(text, file=sys.stderr, flush=True)

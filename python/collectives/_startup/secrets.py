@@ -13,10 +13,10 @@ def read_token_file(path: str, source: str) -> bytes:
     """The token in a file, without white space around it.
 
     Args:
-        source: what said so, for errors.
+        source: the setting that names the file, for errors.
 
     Raises:
-        ValueError: it cannot be read, others may read it, or it has no token. The text never has the contents.
+        ValueError: it cannot be read, others may read it, or it has no token. The text does not contain the token.
     """
     token = read_secret(path, source).strip()
     if not token:
@@ -25,13 +25,13 @@ def read_token_file(path: str, source: str) -> bytes:
 
 
 def read_secret(path: str, source: str) -> bytes:
-    """The contents of a file that is nobody else's business.
+    """The contents of a file that only this user may read.
 
-    As PostgreSQL has it for private keys: a file of our own must be closed to all others; one of root may be readable
-    to a group, which is how cluster managers hand out secrets.
+    As in PostgreSQL for private keys: no other user may have access to a file of this user; a file of root may be
+    readable to a group, which is how cluster managers distribute secrets.
 
     Raises:
-        ValueError: the text says what is wrong and what would be right, and never has the contents.
+        ValueError: the text says what is wrong and what is accepted; it does not contain the secret.
     """
     try:
         # Non-blocking, so that a pipe without a writer is refused instead of waited for.
@@ -40,7 +40,7 @@ def read_secret(path: str, source: str) -> bytes:
         why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{source} is {path!r}, which cannot be read: {why}") from None
     try:
-        _check(os.fstat(fd), path, source)  # of what is open, which nobody can exchange any more
+        _check(os.fstat(fd), path, source)  # checks the open file, which cannot be replaced any more
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(_LARGEST + 1)
     finally:

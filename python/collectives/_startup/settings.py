@@ -1,6 +1,6 @@
-"""What settings accept, whether they come as arguments or as the text of environment variables.
+"""Checks of settings, which come as arguments or as the text of environment variables.
 
-`source` is what errors call the setting: ``timeout=`` or ``COLLECTIVES_TIMEOUT``.
+`source` is the name of the setting in errors: ``timeout=`` or ``COLLECTIVES_TIMEOUT``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def flag(value: object, source: str) -> bool:
 
 
 def replicas(value: object, high: int) -> int:
-    if isinstance(value, str):  # _integer takes the text of variables, and this is none
+    if isinstance(value, str):  # integer() accepts the text of variables, but there is none for this
         raise TypeError(f"replicas= is {value!r} of type str; an integer from 1 to {high} is accepted")
     return integer(value, "replicas=", 1, high)
 
@@ -63,7 +63,7 @@ def token(value: object, source: str) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
-    # The value itself is a secret, even when it has the wrong type.
+    # The error does not show the value: it is a secret even when it has the wrong type.
     raise TypeError(f"{source} is of type {type(value).__name__}; a str or bytes is accepted")
 
 
@@ -86,7 +86,7 @@ def transport(value: object, source: str) -> str:
         return "auto"
     if value == "local":
         raise ValueError(
-            f"{source} is 'local', which is for threads of one process: call collectives.local_group(n) for it. "
+            f"{source} is 'local', which is for threads of one process: call collectives.local_group(n) instead. "
             f"Between processes {names} are accepted"
         )
     if not isinstance(value, str) or value not in TRANSPORTS:

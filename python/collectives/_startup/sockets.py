@@ -20,7 +20,7 @@ _BIND_PATIENCE = 2.0  # seconds during which a port that is taken is tried again
 
 
 def out_of_files(error: BaseException) -> TypeGuard[OSError]:
-    """Whether an error says that there are no descriptors left, which no other address and no patience will change."""
+    """Whether an error says that no descriptors are left; then neither another address nor waiting helps."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
@@ -30,7 +30,7 @@ def listen_on(family: int, address: Any) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # One socket for one family: otherwise an IPv4 peer shows up under a mapped address.
+            # One socket for one family: otherwise an IPv4 peer has a mapped IPv6 address.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
         sock.listen(_BACKLOG)
@@ -61,7 +61,7 @@ def listen_on_interfaces(chosen: Sequence[Interface]) -> list[socket.socket]:
     for entry in chosen:
         try:
             sockets.append(listen_on(socket.AF_INET6 if ":" in entry.address else socket.AF_INET, entry.sockaddr(0)))
-        except OSError as error:  # else it went down just now
+        except OSError as error:  # skipped: the interface went down just now
             if out_of_files(error):
                 for sock in sockets:
                     sock.close()
@@ -76,7 +76,7 @@ def _listen_on_all(places: list[tuple[socket.AddressFamily, Any]]) -> list[socke
         try:
             sockets.append(listen_on(family, address))
         except OSError as error:
-            # A machine without IPv6 (or without IPv4) is usual; a port that is taken is not to be passed over.
+            # A machine without IPv6 (or IPv4) is usual and no error; a port in use is.
             failure = error
             if _is_fatal(error):
                 break
@@ -93,17 +93,17 @@ def _is_fatal(error: OSError) -> bool:
 
 
 def listen_at(host: str, port: int, token: bytes) -> list[socket.socket]:
-    """Listens where others will look for `host`, which may be a name.
+    """Listens on the addresses by which other ranks reach `host`, which may be a name.
 
     Normally these are the addresses of the name. But hosts often map their own name to 127.0.1.1 in /etc/hosts, and the
-    name of a service may be an address of no interface; then others come by an address unknown here, so all are taken.
+    name of a service may be the address of no interface; then this listens on all addresses.
 
     Raises:
         ValueError: the address needs a token.
         OSError: it cannot be bound.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # Whole addresses, for a link-local one is nothing without its scope.
+    # Complete addresses: a link-local one needs its scope.
     addresses: list[tuple[socket.AddressFamily, Any]] = list(dict.fromkeys((entry[0], entry[4]) for entry in found))
     for _, address in addresses:
         wire.require_token(token, str(address[0]))
@@ -122,9 +122,9 @@ def listen_at(host: str, port: int, token: bytes) -> list[socket.socket]:
 def _bind_retrying(
     bind: Callable[[], list[socket.socket]], host: str, port: int, deadline: Deadline
 ) -> list[socket.socket]:
-    """Calls `bind`, again for a short while when the port is taken. Raises ``ValueError`` with the reason.
+    """Calls `bind`, for a short while again when the port is in use. Raises ``ValueError`` with the reason.
 
-    The port may be taken for an instant by the connection of a waiting rank, or by rank 0 of a job that just ended.
+    The connection of a waiting rank may use the port for an instant, or rank 0 of a job that just ended.
     """
     patience = Deadline(min(_BIND_PATIENCE, deadline.remaining()))
     while True:
@@ -151,7 +151,7 @@ def rendezvous_listeners(environment: Environment, deadline: Deadline) -> list[s
     if fd < 0:
         return _bind_retrying(lambda: listen_at(host, port, environment.token), host, port, deadline)
     try:
-        # A copy: the inherited descriptor stays as it is, so that a later start in this process finds it again.
+        # A copy: the inherited descriptor stays open for a later start in this process.
         sock = socket.socket(fileno=os.dup(fd))
         listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Calls of Linux that some builds of Python leave out, since the C library that they were built on had no header for
-them (conda's, older ones of uv); the kernel has them all the same."""
+"""Linux system calls that some builds of Python lack (conda's, older ones of uv), because the C library on which they
+were built had no header for them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _PIDFD_OPEN = 434  # the same number on every architecture
 _EFD_CLOEXEC, _EFD_NONBLOCK = 0o2000000, 0o4000
 _MFD_CLOEXEC = 1
 
-# Loaded beforehand: a launcher uses it between fork and exec, where nothing may be imported or allocated at will.
+# Loaded at import: a launcher uses it between fork and exec, where importing is not safe.
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def pidfd_open(pid: int) -> int:
-    """A descriptor of the process, readable when it has ended, closed on exec. Raises OSError."""
+    """A descriptor of a process that becomes readable when the process ends, closed on exec. Raises OSError."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _checked(libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_long(pid), ctypes.c_long(0)), "pidfd_open")
@@ -37,14 +37,14 @@ def memfd_create(name: str) -> int:
 
 
 def memfd_refusal() -> str:
-    """Why there is no memory to hand to other processes, empty where there is: a filter of system calls (a sandbox, a
-    container) may refuse it, or vm.memfd_noexec, or the kernel may be older than 3.17."""
+    """Why this process cannot make memory to share, empty where it can: a system call filter (of a sandbox, a
+    container) or vm.memfd_noexec may refuse it, or the kernel may be older than 3.17."""
     try:
         os.close(memfd_create("collectives-probe"))
     except OSError as error:
         if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
             return f"memfd_create: {error.strerror}"
-    return ""  # or the process is out of something, which is an error of its own
+    return ""  # other errors, such as no descriptors left, are raised when memory is made
 
 
 def _checked(descriptor: int, what: str) -> int:

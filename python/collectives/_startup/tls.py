@@ -1,8 +1,8 @@
 """TLS on the connections of the rendezvous: both sides show certificates that one authority has signed.
 
-The standard library's ``ssl`` on non-blocking sockets. Names in certificates are not looked at: a rank is who knows the
-token, and the proofs of that cover both certificates (`wire`), so the holder of another certificate of the same
-authority cannot stand in between.
+It uses the standard library's ``ssl`` on non-blocking sockets and ignores the names in certificates: the token proves
+that a process is a rank, and the proofs cover both certificates (`wire`), so the holder of another certificate of the
+same authority cannot act as a man in the middle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READY = b"T"
 
 
 class _Blocked(BlockingIOError):
-    """The socket must become ready for `event`, which need not be the direction of the call."""
+    """The socket must become ready for `event`; TLS may have to read in order to write, and vice versa."""
 
     def __init__(self, event: int) -> None:
         super().__init__()
@@ -33,25 +33,25 @@ class _Blocked(BlockingIOError):
 
 
 class _Socket(ssl.SSLSocket):
-    """Speaks of waiting as plain sockets do."""
+    """A TLS socket that raises BlockingIOError like plain sockets."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        return _translated(lambda: super(_Socket, self).recv(buflen))
+        return _non_blocking(lambda: super(_Socket, self).recv(buflen))
 
     def send(self, data: Any, flags: int = 0) -> int:
-        # Without MSG_NOSIGNAL, which has no place here; Python ignores SIGPIPE by itself.
-        return _translated(lambda: super(_Socket, self).send(data))
+        # ssl accepts no flags, so no MSG_NOSIGNAL; Python ignores SIGPIPE by itself.
+        return _non_blocking(lambda: super(_Socket, self).send(data))
 
     def do_handshake(self, block: bool = False) -> None:
-        _translated(lambda: super(_Socket, self).do_handshake(block))
+        _non_blocking(lambda: super(_Socket, self).do_handshake(block))
 
     def begins_plainly(self) -> bool:
-        """Whether the other side began with our protocol instead of TLS. Raises ``BlockingIOError``."""
+        """Whether the other side began our protocol without TLS. Raises ``BlockingIOError``."""
         return socket.socket.recv(self, len(wire.MAGIC), socket.MSG_PEEK) == wire.MAGIC
 
 
 class _Plain:
-    """What is below TLS."""
+    """Sends and receives on a TLS socket without TLS."""
 
     def __init__(self, sock: _Socket) -> None:
         self._sock = sock
@@ -64,7 +64,7 @@ class _Plain:
 
 
 class Tls:
-    """What one rank needs to speak TLS."""
+    """The TLS settings of one rank."""
 
     def __init__(self, files: tuple[str, str, str]) -> None:
         """Loads the certificate of this rank, its key, and the certificates of the authority.
@@ -73,7 +73,7 @@ class Tls:
             ValueError: a file cannot be used; the text names the variable and says why.
         """
         cert, key, authority = files
-        # Both sides of the proof need the very certificate that is shown, which is the first of the file.
+        # The proofs cover the certificate that this rank presents, which is the first in the file.
         self._own = _fingerprint(_first_certificate(cert))
         if key != cert:
             read_secret(key, "COLLECTIVES_TLS_KEY")
@@ -84,18 +84,18 @@ class Tls:
         self._connecting = _context(ssl.PROTOCOL_TLS_CLIENT, cert, key, authority)
 
     def wrap_listening(self, sock: socket.socket) -> socket.socket:
-        """Takes over an accepted connection. Raises ``OSError``."""
+        """A TLS socket over an accepted connection. Raises ``OSError``."""
         return self._listening.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
     def wrap_connecting(self, sock: socket.socket) -> socket.socket:
-        """Takes over a connection that was made. Raises ``OSError``."""
+        """A TLS socket over a connection that this rank has made. Raises ``OSError``."""
         return self._connecting.wrap_socket(sock, do_handshake_on_connect=False)
 
     def accept(self, sock: socket.socket) -> Task[bytes]:
-        """The handshake of the side that listens; gives what the proofs have to cover.
+        """The handshake of the side that listens; returns the binding that the proofs cover.
 
         Raises:
-            WireError, OSError: the connection is to be closed.
+            WireError, OSError: close the connection.
         """
         assert isinstance(sock, _Socket)
         while True:
@@ -105,19 +105,20 @@ class Tls:
             except BlockingIOError:
                 yield selectors.EVENT_READ
         if plain:
-            yield from self._turn_away(sock)
+            yield from self._refuse_plain(sock)
         yield from _handshake(sock)
-        # In TLS 1.3 the other side has done its part before this side has seen its certificate. It waits for this, so
-        # that nothing of it is unread when it is refused, which would take back the alert that says why.
+        # In TLS 1.3 the other side finishes before this side has checked its certificate. It waits for this message
+        # before it sends anything: if data were unread when this side refuses and closes, the reset would destroy the
+        # alert that says why.
         yield from wire.send_bytes(sock, _READY)
         return _peer(sock) + self._own
 
     def connect(self, sock: socket.socket) -> Task[bytes]:
-        """The handshake of the side that connects.
+        """The handshake of the side that connects; returns the binding that the proofs cover.
 
         Raises:
             UntrustedError: one side does not accept the certificate of the other, or the other speaks no TLS.
-            WireError, OSError: the connection is to be closed.
+            WireError, OSError: close the connection.
         """
         assert isinstance(sock, _Socket)
         yield from _handshake(sock)
@@ -125,11 +126,11 @@ class Tls:
             if (yield from wire.receive_bytes(sock, len(_READY))) != _READY:
                 raise wire.WireError("it speaks TLS, but not this protocol")
         except ssl.SSLError as error:
-            raise _explained(error) from None
+            raise _explain(error) from None
         return self._own + _peer(sock)
 
-    def _turn_away(self, sock: _Socket) -> Task[None]:
-        """Tells a rank that speaks no TLS, on the plain connection."""
+    def _refuse_plain(self, sock: _Socket) -> Task[None]:
+        """Refuses a rank that speaks no TLS, over the plain connection."""
         reason = "it does not speak TLS, and COLLECTIVES_TLS_CERT is set on this side"
         plain: Any = _Plain(sock)
         yield from wire.receive_payload(plain, wire.STRANGER_LIMIT)
@@ -137,7 +138,7 @@ class Tls:
         raise wire.WireError(reason)
 
 
-def _translated(call: Callable[[], T]) -> T:
+def _non_blocking(call: Callable[[], T]) -> T:
     try:
         return call()
     except ssl.SSLWantReadError:
@@ -154,11 +155,11 @@ def _handshake(sock: _Socket) -> Task[None]:
         except _Blocked as blocked:
             yield blocked.event
         except ssl.SSLError as error:
-            raise _explained(error) from None
+            raise _explain(error) from None
 
 
-def _explained(error: ssl.SSLError) -> Exception:
-    """In words, where it is for good; as it is, where the connection just ended."""
+def _explain(error: ssl.SSLError) -> Exception:
+    """The error with advice if trying again cannot help; as it is if the connection just ended."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return UntrustedError(
             f"its certificate is not accepted here: {error.verify_message}. COLLECTIVES_TLS_CA of each rank must have "
@@ -208,7 +209,7 @@ def _context(kind: int, cert: str, key: str, authority: str) -> ssl.SSLContext:
         raise ValueError(f"COLLECTIVES_TLS_CA is {authority!r}, which cannot be used: {_why(error)}") from None
 
     def refuse() -> str:
-        raise ValueError("the key is encrypted, and nobody can be asked for its password")
+        raise ValueError("the key is encrypted; a key without a password is needed")
 
     try:
         context.load_cert_chain(cert, key, password=refuse)

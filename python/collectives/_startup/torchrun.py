@@ -1,7 +1,7 @@
-"""The place of a process that ``torchrun`` started, and the meeting by its store.
+"""The rank of a process that ``torchrun`` started, and the rendezvous by torchrun's store.
 
-torchrun gives each process its rank and leads a key-value store (a ``TCPStore`` of torch) that lives as long as the
-job. Whoever can reach the port of that store can read it; docs/security.md says what follows.
+torchrun gives each process its rank and runs a key-value store (a ``TCPStore`` of torch) that lives as long as the job.
+Any process that can reach the port of that store can read it; docs/security.md has the consequences.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .published import Lookup, publish, read_published
 from .wire import Deadline
 
 _OURS = ("COLLECTIVES_RANK", "COLLECTIVES_SIZE", "COLLECTIVES_RENDEZVOUS")
-_INSTEAD = f"Or say yourself who this process is: set {', '.join(_OURS)} and COLLECTIVES_TOKEN (docs/environment.md)"
-_PAUSE = 0.05  # seconds until the store is asked again
+_INSTEAD = f"Or set {', '.join(_OURS)} and COLLECTIVES_TOKEN yourself (docs/environment.md)"
+_PAUSE = 0.05  # seconds between questions to the store
 
 
 @dataclass(frozen=True)
 class Job:
-    """What torchrun told this process: its place, where the store is, and a name for the job."""
+    """The variables of torchrun: rank and size, host and port of the store, and the name of the job."""
 
     rank: int
     size: int
@@ -37,13 +37,13 @@ class Job:
 
 
 def find_job(environ: Mapping[str, str] | None = None) -> Job | None:
-    """The job of torchrun that this process is in, when our own variables name none.
+    """The torchrun job that this process is in; None where our own variables are set, or torchrun did not start it.
 
     Args:
         environ: the variables to read, ``os.environ`` by default.
 
     Raises:
-        ValueError: torchrun started this process with others, but shares no store with them; or its variables are not
+        ValueError: torchrun started this process with others but gave them no common store; or its variables are not
             numbers.
     """
     variables = os.environ if environ is None else environ
@@ -72,19 +72,19 @@ def find_job(environ: Mapping[str, str] | None = None) -> Job | None:
 
 @contextlib.contextmanager
 def meet(job: Job, *, token: str | bytes | None, timeout: float | None, **arguments: Any) -> Iterator[Environment]:
-    """The launch environment, made with the other ranks; a context manager, which is left when all have met.
+    """The launch environment, agreed with the other ranks; a context manager to be left when all have connected.
 
-    Rank 0 writes where it listens at one place for the whole job, over what an earlier start may have left there: no
-    number of starts is common to all ranks, since a start may fail on some ranks only, and torchrun's own count differs
-    between nodes. So the others may find something old. It leads nowhere, or to one who does not know the token that
-    goes with it; they look again until rank 0 has written.
+    Rank 0 writes its address under one key for the whole job, over that of an earlier start. The key cannot have a
+    number of the start: a start may fail on some ranks only, and torchrun's own count differs between nodes. So the
+    others may find an old address. It leads to no process, or to one that does not know the token; they then ask again
+    until rank 0 has written.
 
     Args:
         token, timeout, arguments: as for `read_environment`.
 
     Raises:
         CollectivesError: the connection to the store broke.
-        DeadlineError: the store does not answer, or rank 0 says nothing there.
+        DeadlineError: the store does not answer, or rank 0 writes nothing there.
         ValueError: an argument or variable is not acceptable, torch is missing, or rank 0 cannot listen.
     """
     deadline = Deadline(read_environment(rank=0, size=1, timeout=timeout).start_timeout)
@@ -99,8 +99,8 @@ def meet(job: Job, *, token: str | bytes | None, timeout: float | None, **argume
         return replace(environment, deadline=deadline, **more)
 
     def look() -> Environment | None:
-        with _asking(job, store, deadline):
-            text = store.get(key).decode()  # waits until anything was written
+        with _store_call(job, store, deadline):
+            text = store.get(key).decode()  # waits until the key exists
         return made(*read_published(text, own)) if text else None
 
     with contextlib.ExitStack() as stack:
@@ -110,15 +110,15 @@ def meet(job: Job, *, token: str | bytes | None, timeout: float | None, **argume
             except OSError as error:
                 raise ValueError(f"rank 0 cannot listen at torchrun's MASTER_ADDR {job.host}: {error}") from error
             fd = stack.enter_context(listener).fileno()
-            with _asking(job, store, deadline):
+            with _store_call(job, store, deadline):
                 store.set(key, text)
-                store.check([key])  # which waits for an answer: before it a store that is gone does not show
-            stack.callback(_forget, store, key, text)
+                store.check([key])  # waits for an answer; set() does not notice that the store is gone
+            stack.callback(_erase, store, key, text)
             yield made(where, secret, rendezvous_fd=fd)
             return
         while (environment := look()) is None:
             if deadline.remaining() == 0:
-                raise _silence(job, deadline)
+                raise _no_answer(job, deadline)
             time.sleep(_PAUSE)
         yield replace(environment, lookup=Lookup(look, token_made=not own))
 
@@ -129,7 +129,7 @@ def _connect(job: Job, deadline: Deadline) -> Any:
     except ImportError as error:
         raise ValueError(
             f"torchrun started this process as rank {job.rank} of {job.size}, but its store cannot be used, since "
-            f"torch is not to be had here ({error}). {_INSTEAD}"
+            f"torch cannot be imported here ({error}). {_INSTEAD}"
         ) from None
     except RuntimeError as error:  # a torch.distributed.DistError
         raise DeadlineError(
@@ -139,14 +139,14 @@ def _connect(job: Job, deadline: Deadline) -> Any:
 
 
 @contextlib.contextmanager
-def _asking(job: Job, store: Any, deadline: Deadline) -> Iterator[None]:
-    """Around a call of the store: what is left of the time, and errors of ours."""
+def _store_call(job: Job, store: Any, deadline: Deadline) -> Iterator[None]:
+    """Around a call of the store: sets its timeout to the time that is left, and translates its errors."""
     store.set_timeout(timedelta(seconds=_patience(deadline)))
     try:
         yield
     except RuntimeError as error:  # a torch.distributed.DistError
         if not _store.is_lost(error):
-            raise _silence(job, deadline) from error
+            raise _no_answer(job, deadline) from error
         raise CollectivesError(
             f"rank {job.rank} lost torchrun's store at {job.host}:{job.port} while the job was starting. Look at the "
             "output of torchrun and of rank 0",
@@ -154,24 +154,24 @@ def _asking(job: Job, store: Any, deadline: Deadline) -> Iterator[None]:
         ) from error
 
 
-def _silence(job: Job, deadline: Deadline) -> DeadlineError:
+def _no_answer(job: Job, deadline: Deadline) -> DeadlineError:
     place = f"torchrun's store at {job.host}:{job.port}"
     if job.rank == 0:
         return DeadlineError(f"{place} did not answer rank 0 within {deadline.seconds:g} s", rank=0)
     return DeadlineError(
-        f"rank {job.rank} waited {deadline.seconds:g} s for rank 0 to say in {place} where it listens. Look at the "
-        "output of rank 0: every rank calls collectives.init(). Or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+        f"rank {job.rank} waited {deadline.seconds:g} s for rank 0 to write its address to {place}. Look at the output "
+        "of rank 0: every rank must call collectives.init(). Or allow more time by COLLECTIVES_TIMEOUT (seconds)",
         rank=job.rank,
         peer=0,
     )
 
 
 def _patience(deadline: Deadline) -> float:
-    """Seconds for one call of the store, to which 0 would mean without end, and which counts in 64 bits."""
+    """Seconds for one call of the store: above 0, which means no timeout, and small enough for its 64-bit count."""
     return min(max(deadline.remaining(), 0.001), 1e9)
 
 
-def _forget(store: Any, key: str, text: str) -> None:
-    """The secret need not be there when all have met. What another start has written meanwhile stays."""
-    with contextlib.suppress(RuntimeError):  # the agent has gone, and the store with it
+def _erase(store: Any, key: str, text: str) -> None:
+    """Deletes the token from the store when all have connected, unless another start has written since."""
+    with contextlib.suppress(RuntimeError):  # torchrun's agent has ended, and the store with it
         store.compare_set(key, text, "")

@@ -8,13 +8,13 @@ for the hand-over of memory, for data) begins with the same four messages; C con
     C -> L  proof       HMAC-SHA256(token, "connecting", hello, challenge)
     L -> C  proof       HMAC-SHA256(token, "listening", hello, challenge)
 
-So each side knows that the other has the token and means this very connection: the token never travels, an old proof
-fits no new nonce, and a proof cannot be sent back as one's own because the role is part of it. C proves first, so that
-a stranger who connects learns nothing that he could test guesses against. Where TLS is below (`tls`), the proofs cover
-the certificates of both sides too, so nobody in between can pass them on.
+So each side proves that it has the token and means this connection. The token is never sent; an old proof does not fit
+a new nonce; and a proof cannot be reflected, because the role is part of it. C proves first, so that a stranger that
+connects gets nothing to test guesses against. Over TLS (`tls`) the proofs also cover the certificates of both sides, so
+a man in the middle cannot relay them.
 
-All functions that wait are generators ("tasks") over non-blocking sockets which yield the event they wait for. `run`
-drives one of them alone; `_loop.Loop` drives many.
+All functions that wait are generators ("tasks") over non-blocking sockets and yield the event they wait for. `run`
+drives one of them; `loop.Loop` drives many.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class WireError(Exception):
 
 
 class EndedError(WireError):
-    """The other side closed the connection in the middle."""
+    """The other side closed the connection in the middle of the protocol."""
 
 
 class RefusedError(WireError):
-    """The other side refused the connection and said why; ``reason`` is ``"token"`` for a wrong token."""
+    """The other side refused the connection; ``reason`` is its text, or ``"token"`` for a wrong token."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("the tokens differ" if reason == "token" else reason)
@@ -65,14 +65,14 @@ class RefusedError(WireError):
 
 
 class SpeaksTlsError(WireError):
-    """The other side speaks TLS, and this side was not told to."""
+    """The other side speaks TLS and this side does not."""
 
     def __init__(self) -> None:
         super().__init__("it speaks TLS, and COLLECTIVES_TLS_CERT is not set on this side")
 
 
 class UntrustedError(RefusedError):
-    """TLS failed for good: one side does not accept the certificate of the other, or only one of them speaks TLS."""
+    """TLS cannot work: one side does not accept the certificate of the other, or only one of them speaks TLS."""
 
 
 class Deadline:
@@ -157,7 +157,7 @@ def receive_bytes(sock: socket.socket, count: int) -> Task[bytes]:
     data = bytearray()
     while len(data) < count:
         try:
-            # In pieces, so that memory is only taken for what was really sent.
+            # In pieces, so that memory is allocated only for bytes that have arrived.
             piece = sock.recv(min(count - len(data), 1 << 16))
         except BlockingIOError as blocked:
             yield getattr(blocked, "event", selectors.EVENT_READ)  # TLS may have to write first
@@ -186,15 +186,15 @@ def receive(sock: socket.socket, limit: int = MEMBER_LIMIT) -> Task[Message]:
 
 
 def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message, binding: bytes = b"") -> Task[None]:
-    """The part of the side that connects.
+    """Authentication by the side that connects.
 
     Args:
-        hello: ``purpose`` (str), ``rank`` (own), ``to`` (the rank one means to reach), and whatever the purpose adds;
-            all of it is bound into the proofs.
-        binding: what else both sides know of this connection, for the proofs.
+        hello: ``purpose`` (str), ``rank`` (own), ``to`` (the rank to reach), and fields of the purpose. The proofs
+            cover all of it.
+        binding: further bytes that both sides know of this connection; the proofs cover them, too.
 
     Raises:
-        RefusedError, WireError, OSError: the connection is not to be used.
+        RefusedError, WireError, OSError: do not use the connection.
     """
     opening = encode({**hello, "protocol": PROTOCOL, "nonce": secrets.token_hex(32)})
     yield from send_bytes(sock, opening)
@@ -204,13 +204,13 @@ def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message, b
         raise UntrustedError(str(error)) from None
     answer = decode(challenge)
     if "refused" in answer:
-        raise RefusedError(shown(str(answer["refused"])))
+        raise RefusedError(printable(str(answer["refused"])))
     if not _is_nonce(answer.get("nonce")):
         raise WireError("a challenge without a nonce")
     yield from send(sock, {"proof": _proof(token, "connecting", opening[_HEADER.size :], challenge, binding)})
     answer = yield from receive(sock, STRANGER_LIMIT)
     if "refused" in answer:
-        raise RefusedError(shown(str(answer["refused"])))
+        raise RefusedError(printable(str(answer["refused"])))
     if not _same(answer.get("proof"), _proof(token, "listening", opening[_HEADER.size :], challenge, binding)):
         raise RefusedError("token")
 
@@ -218,19 +218,19 @@ def authenticate_connecting(sock: socket.socket, token: bytes, hello: Message, b
 def authenticate_listening(
     sock: socket.socket, token: bytes, check: Callable[[Message], str | None], binding: bytes = b""
 ) -> Task[Message]:
-    """The part of the side that listens; returns the other side's hello.
+    """Authentication by the side that listens; returns the other side's hello.
 
     Args:
-        check: looks at the hello, still unproven, and returns why it must be refused, or ``None``.
+        check: gets the hello before it is authenticated, and returns why it must be refused, or ``None``.
         binding: as for the other side.
 
     Raises:
-        WireError, OSError: the connection is to be closed.
+        WireError, OSError: close the connection.
     """
     try:
         opening = yield from receive_payload(sock, STRANGER_LIMIT)
     except SpeaksTlsError:
-        yield from send(sock, {"refused": "no TLS here"})  # what makes the other side say so
+        yield from send(sock, {"refused": "no TLS here"})  # no TLS record, so the other side reports that
         yield from _drain(sock)
         raise
     hello = decode(opening)
@@ -253,8 +253,8 @@ def authenticate_listening(
     return hello
 
 
-def shown(text: str) -> str:
-    """What a stranger may have said, for people: no control character gets through, and not much at all."""
+def printable(text: str) -> str:
+    """A text from an untrusted peer, for logs and errors: control characters escaped, and shortened."""
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
@@ -264,12 +264,12 @@ def _is_nonce(value: object) -> bool:
 
 
 def _is_tls(data: bytes) -> bool:
-    """Whether these bytes begin a record of TLS: an alert or a handshake, of version 3."""
+    """Whether these bytes begin a TLS record: an alert or a handshake, of version 3."""
     return data[0] in (0x15, 0x16) and data[1] == 3
 
 
 def _drain(sock: socket.socket) -> Task[None]:
-    """Reads on to the end, as far as that is near: closing with bytes unread would take back what was sent last."""
+    """Reads to the end, up to a limit: closing with unread bytes resets the connection, and drops the last message."""
     with contextlib.suppress(WireError, OSError):
         yield from receive_bytes(sock, STRANGER_LIMIT)
 

@@ -1,4 +1,4 @@
-"""The processes below this one, as /proc shows them."""
+"""The descendants of this process, found in /proc."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .._startup.say import say
 from .._startup.system import libc
 
 _PR_SET_CHILD_SUBREAPER = 36
-_POLL = 0.02  # seconds between looks at processes that are no children
-_LAST = 2.0  # seconds for the system to end what was killed
+_POLL = 0.02  # seconds between checks of processes that are no children
+_LAST = 2.0  # seconds for the system to end processes after SIGKILL
 
 
 class _Process(NamedTuple):
@@ -26,12 +26,12 @@ class _Process(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every process below it that loses its own."""
+    """Makes this process the parent of every descendant whose own parent ends."""
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap() -> dict[int, int]:
-    """Fetches the statuses of all children that have ended, by their numbers."""
+    """Reaps all children that have ended; their statuses by process number."""
     statuses = {}
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -40,14 +40,14 @@ def reap() -> dict[int, int]:
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process of a group has not ended."""
+    """Whether some process of a process group still runs."""
     return any(process.group == group for process in _running())
 
 
 def end_descendants(grace: float) -> None:
-    """Ends all processes below this one, by SIGTERM and `grace` seconds later by SIGKILL; names those that go on."""
+    """Ends all descendants, by SIGTERM and `grace` seconds later by SIGKILL; prints those that it cannot end."""
     number, end = signal.SIGTERM, time.monotonic() + grace
-    told: set[int] = set()
+    signalled: set[int] = set()
     refused: set[int] = set()
     while left := [pid for pid in _descendants() if pid not in refused]:
         if time.monotonic() >= end:
@@ -55,41 +55,41 @@ def end_descendants(grace: float) -> None:
                 refused.update(left)
                 break
             number, end = signal.SIGKILL, end + _LAST
-            told.clear()
+            signalled.clear()
         for pid in left:
-            if pid not in told:
-                told.add(pid)
+            if pid not in signalled:
+                signalled.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     try:
                         os.kill(pid, number)
                     except PermissionError:
                         refused.add(pid)
-        time.sleep(_POLL)  # a poll: most of them are no children, and cannot be waited for
+        time.sleep(_POLL)  # most of them are no children of this process, so it cannot wait for them
     if refused:
         say(f"collectives run: left running, since it cannot be ended: {', '.join(map(_describe, sorted(refused)))}")
 
 
 def _descendants() -> list[int]:
-    """Processes below this one that have not ended; reaps its children that have."""
+    """The descendants that still run; reaps the children that have ended."""
     reap()
     children: dict[int, list[int]] = {}
     for process in _running():
         children.setdefault(process.parent, []).append(process.pid)
     found = children.get(os.getpid(), [])
-    for pid in found:  # which grows
+    for pid in found:  # the list grows in this loop
         found += children.get(pid, [])
     return found
 
 
 def _running() -> Iterator[_Process]:
-    """Every process here that has not ended; none where /proc is missing, or is of a namespace with other numbers."""
+    """All running processes; none where /proc is missing, or belongs to another pid namespace."""
     with contextlib.suppress(OSError):
         if os.readlink("/proc/self") != str(os.getpid()):
             return
         for name in os.listdir("/proc"):
             if name.isdigit():
                 with contextlib.suppress(OSError):
-                    # The name, in parentheses, may hold anything.
+                    # Parsed from the last parenthesis: the name before it may contain any character.
                     stat = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
                     if stat[0] not in (b"Z", b"X"):
                         yield _Process(int(name), int(stat[1]), int(stat[2]))

@@ -1,9 +1,9 @@
-"""A process between the command ``collectives run`` and its ranks, which ends them whatever becomes of the command.
+"""A process between the command ``collectives run`` and its ranks, which ends the ranks even if the command is killed.
 
-The command (the front) forks the guardian, which starts the ranks and becomes the parent of every process below them
-that loses its own (PR_SET_CHILD_SUBREAPER). When the front is killed, the guardian sees the end of a pipe and ends all;
-when the guardian is killed, its children fall to the front, which does the same. The kernel still kills each rank when
-the guardian is gone (`die_with_parent`), for the case that both are.
+The command (the front) forks the guardian. The guardian starts the ranks and adopts their orphans
+(PR_SET_CHILD_SUBREAPER). When the front is killed, the guardian sees the end of a pipe and ends all descendants; when
+the guardian is killed, the front adopts its children and ends them. In case both are killed, the kernel kills each rank
+when the guardian ends (`die_with_parent`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def guarded(run: Callable[[int], int], grace: float) -> int:
     """Runs `run` in a guardian and returns its exit code, 128 + n where the guardian died of signal n.
 
     Args:
-        run: called in the guardian with a descriptor that is readable when the front is gone. `FORWARDED` are held back
-            until it lets them come. What it leaves running is ended when it returns another code than 0.
-        grace: seconds between SIGTERM and SIGKILL for processes that were left behind.
+        run: called in the guardian with a descriptor that becomes readable when the front ends. The signals `FORWARDED`
+            are blocked until it unblocks them. If it returns another code than 0, descendants that still run are ended.
+        grace: seconds between SIGTERM and SIGKILL for these descendants.
 
     Raises:
-        OSError: there can be no further process, or no descriptor.
+        OSError: the process cannot be forked, or no descriptor is left.
     """
     adopt_orphans()
     _flush()
@@ -42,7 +42,7 @@ def guarded(run: Callable[[int], int], grace: float) -> int:
         except OSError as error:
             os.close(front_gone)
             os.close(alive)
-            raise OSError(error.errno, f"cannot start the process that guards the ranks: {error.strerror}") from error
+            raise OSError(error.errno, f"cannot fork the process that guards the ranks: {error.strerror}") from error
         if guardian == 0:
             os.close(alive)
             _guard(lambda: run(front_gone), grace)
@@ -59,22 +59,22 @@ def guarded(run: Callable[[int], int], grace: float) -> int:
 
 
 def _guard(run: Callable[[], int], grace: float) -> None:
-    """The life of the guardian; does not return."""
+    """The main function of the guardian; does not return."""
     code = 1
-    wrong = ""
+    crash = ""
     try:
         signal.set_wakeup_fd(-1)
-        os.setsid()  # so that Ctrl-C comes once, by the front
+        os.setsid()  # so that Ctrl-C arrives only once, from the front
         adopt_orphans()
         code = run()
     except BaseException:
-        wrong = traceback.format_exc()
+        crash = traceback.format_exc()
     finally:
         try:
             if code != 0:
-                end_descendants(grace)  # before anything is written that nobody may read
-            if wrong:
-                say(wrong)
+                end_descendants(grace)  # before output, which may block when it is not read
+            if crash:
+                say(crash)
             _flush()
         finally:
             os._exit(code)
@@ -82,13 +82,13 @@ def _guard(run: Callable[[], int], grace: float) -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[int]:
-    """While inside, a descriptor has the numbers of signals that have come, and `FORWARDED` are held back at first."""
+    """Yields a descriptor from which the numbers of arriving signals can be read. Blocks `FORWARDED` at first."""
     before = {}
     numbers, waker = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(waker, False)
     held = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    # The interpreter's own handler writes the number: one in Python would only run after a wait for the next signal
-    # that began between the arrival of this one and its turn.
+    # The interpreter's C handler writes the number. A handler in Python could run too late: not before the end of a
+    # wait that began after the signal arrived.
     outer = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for number in (*FORWARDED, signal.SIGCHLD):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
@@ -106,18 +106,18 @@ def _signals() -> Iterator[int]:
 
 
 def _wait(guardian: int, numbers: int) -> int:
-    """The status of the guardian, to which signals are passed on; reaps what else there is, as a process with the
-    number 1 has to."""
+    """Forwards signals to the guardian until it ends; returns its status. Reaps all other children, since this process
+    may be process 1 of a container."""
     while True:
         for number in os.read(numbers, 64):
             if number != signal.SIGCHLD:
-                os.kill(guardian, number)  # which is there, since nobody has fetched its status
+                os.kill(guardian, number)  # its number is valid: it is not reaped yet
             elif guardian in (statuses := reap()):
                 return statuses[guardian]
 
 
 def _flush() -> None:
-    """What was printed and is still in this process."""
+    """Flushes stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What ranks print, passed on line by line."""
+"""Forwards the output of ranks line by line."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import os
 from collections.abc import Callable
 from typing import IO, Any
 
-_LINE_LIMIT = 1 << 16  # bytes of one line that are held back
+_LINE_LIMIT = 1 << 16  # bytes of an unfinished line that are kept
 _PIECE = 1 << 16  # bytes that are read at a time
-_ATOMIC = 4096  # bytes for which a pipe has room when it says that it has (PIPE_BUF)
-_F_GETPIPE_SZ = 1032  # fcntl.F_GETPIPE_SZ, which Python lacks where its C library did
+_ATOMIC = 4096  # bytes that a writable pipe accepts without blocking (PIPE_BUF)
+_F_GETPIPE_SZ = 1032  # fcntl.F_GETPIPE_SZ, which some builds of Python lack
 
 
 class Sink:
-    """Output of this process, which is not written before somebody makes room for it.
+    """An output of this process, written only when its reader makes room, so that a write never blocks.
 
     Args:
         stream: ``sys.stdout`` or ``sys.stderr``; None in a process that was started with it closed.
-        until_writable: called with the descriptor of the stream before each piece; False: nothing more is written.
+        until_writable: called with the descriptor before each piece; waits until it is writable. False: stop writing.
     """
 
     def __init__(self, stream: Any, until_writable: Callable[[int], bool]) -> None:
         self._stream = stream
         self._until_writable = until_writable
-        self._fd = -1  # where the stream is no file: in a notebook, or a test
+        self._fd = -1  # -1: the stream is no file, as in a notebook or a test
         with contextlib.suppress(AttributeError, OSError, ValueError):
             self._fd = stream.fileno()
 
     def write(self, data: bytes) -> None:
-        """Writes all of it, unless nobody listens any more: the ranks go on all the same."""
+        """Writes all data. If the reader is gone, drops them: the ranks continue without output."""
         with contextlib.suppress(OSError, ValueError):
             if self._stream is None:
                 return
@@ -60,7 +60,7 @@ class Stream:
         self._line = bytearray()
 
     def pump(self) -> bool:
-        """Passes on what is there; False at the end."""
+        """Forwards the output that is there; False at the end of the stream."""
         try:
             data = os.read(self.source.fileno(), _PIECE)
         except BlockingIOError:
@@ -76,7 +76,7 @@ class Stream:
         return bool(data)
 
     def pump_all(self) -> None:
-        """Passes on what is there now, and not what comes meanwhile."""
+        """Forwards the output that is there now, not what arrives meanwhile."""
         left = fcntl.fcntl(self.source.fileno(), _F_GETPIPE_SZ)
         while left > 0 and self.pump():
             left -= _PIECE

@@ -1,4 +1,4 @@
-"""What both ways of starting ranks need: a place to meet, and children that do not outlive their parent."""
+"""Shared by ``collectives run`` and ``spawn``: the rendezvous socket, and children that die with their parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process as soon as the thread of `parent` that started it is gone."""
+    """Makes the kernel kill this process as soon as the thread of `parent` that started it ends."""
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it died before the call above
         os._exit(128 + signal.SIGKILL)
@@ -26,8 +26,8 @@ def die_with_parent(parent: int) -> None:
 
 @contextlib.contextmanager
 def exit_codes_are_kept() -> Iterator[None]:
-    """While inside, the system keeps the exit codes of children for their parent, also where SIGCHLD is ignored, as
-    whoever started this process may have left it. Only the main thread can see to that."""
+    """While inside, the kernel keeps the exit codes of children for this process, also if it has inherited an ignored
+    SIGCHLD. Works in the main thread only."""
     ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
     if not ignored or threading.current_thread() is not threading.main_thread():
         yield
@@ -45,7 +45,7 @@ def new_token() -> str:
 
 
 def listen_for_ranks() -> socket.socket:
-    """The socket of the rendezvous, for rank 0 to inherit: nobody else can take its port in between.
+    """The socket of the rendezvous, for rank 0 to inherit, so that no other process can take its port in between.
 
     Raises:
         OSError: there is no loopback address, or no descriptor is left.
@@ -73,7 +73,7 @@ def rank_environment(
 ) -> dict[str, str]:
     """The variables that tell a process its rank.
 
-    It needs the descriptor `ended` (`_startup.ended`) under the same number, and rank 0 that of `listener`."""
+    The process must inherit the descriptor `ended` (`_startup.ended`) under the same number, and rank 0 `listener`."""
     host, port = listener.getsockname()[:2]
     variables = {
         "COLLECTIVES_RANK": str(rank),
@@ -91,9 +91,9 @@ def rank_environment(
 
 
 def share_of_cores(ranks: int, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
-    """The variable that keeps BLAS and OpenMP threads of the ranks from fighting for the cores, and a line about it.
+    """OMP_NUM_THREADS such that the BLAS and OpenMP threads of all ranks fit on the cores; prints a line about it.
 
-    None where it is set already, or one rank has them all.
+    Empty where the variable is set already, or there is one rank only.
     """
     if ranks == 1 or environ.get("OMP_NUM_THREADS"):
         return {}

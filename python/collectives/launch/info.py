@@ -1,4 +1,4 @@
-"""What this installation is and what it found on the machine. Nothing found is imported, so looking is harmless."""
+"""Describes this installation and what it found on the machine, without importing any framework."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def info() -> dict[str, Any]:
     """Version, instruction set, compiler, variables, transports, and what was found of CUDA, NCCL and frameworks.
 
     Returns:
-        a dictionary of JSON values. What may be missing is ``{"found": bool, "version": str, "where": str, "why":
-        str}`` (keys that do not apply are left out); ``why`` says why it is missing and how to get it.
-        ``"environment"`` has the variables of the library that are set, with their values (the token is not shown), and
-        ``"unknown_environment"`` those that are unknown, each with the one that was probably meant or ``""``.
+        a dictionary of JSON values. Optional parts are ``{"found": bool, "version": str, "where": str, "why": str}``
+        (keys that do not apply are left out); ``why`` says why a part is missing and how to get it.
+        ``"environment"`` has the variables of the library that are set, with their values (not that of the token), and
+        ``"unknown_environment"`` the unknown ones, each with the one that was probably meant or ``""``.
     """
     found: dict[str, Any] = {
         "version": library_version(),
@@ -106,7 +106,7 @@ def _transports() -> dict[str, Any]:
 
 
 def _library(names: tuple[str, ...]) -> tuple[ctypes.CDLL | None, str, str]:
-    """A shared library, the name it was found by, and why the last one was not found."""
+    """A shared library and the name by which it was found; or None, and why the last name was not found."""
     reason = ""
     for name in names:
         try:
@@ -165,7 +165,7 @@ def _nccl() -> dict[str, Any]:
 def _framework(module: str, distributions: tuple[str, ...]) -> dict[str, Any]:
     try:
         spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # something odd of that name is already imported
+    except (ImportError, ValueError):  # a module of that name without a spec is already imported
         spec = None
     if spec is None:
         return {"found": False, "why": f"no module {module!r} in this Python; `pip install {distributions[0]}`"}

@@ -1,4 +1,4 @@
-"""Runs a command as several ranks on this host and takes care that all of them end."""
+"""Runs a command as several ranks on this host and makes sure that all of them end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._output import Sink, Stream
 from ._process import die_with_parent, listen_for_ranks, new_token, rank_environment, share_of_cores, signal_name
 
 _DRAIN = 1.0  # seconds to read the last output of ranks that have ended
-_POLL = 0.1  # seconds between looks at processes that the selector cannot watch
+_POLL = 0.1  # seconds between checks of processes for which the selector has no descriptor
 
 
 def run_local(
@@ -37,24 +37,24 @@ def run_local(
 ) -> int:
     """Runs `command` as `ranks` processes and waits for all of them. Call it from the main thread.
 
-    Every line that a rank prints is passed on with ``[rank] `` before it. When one rank fails, the others get SIGTERM,
-    and SIGKILL `grace` seconds later, each with the processes it started. SIGINT, SIGTERM and SIGHUP are passed on to
-    the ranks, which then have as long to end. The ranks die with this process, whatever becomes of it. Where
-    ``OMP_NUM_THREADS`` is not set they share the cores, and a line on stderr says so.
+    Every line that a rank prints is forwarded with ``[rank] `` before it. When one rank fails, the others get SIGTERM,
+    and SIGKILL `grace` seconds later, each with the processes it started. SIGINT, SIGTERM and SIGHUP are forwarded to
+    the ranks, which then have the same time to end. The ranks die with this process, even if it is killed. Where
+    ``OMP_NUM_THREADS`` is not set, it is set to a rank's share of the cores, and a line on stderr says so.
 
     Args:
         command: program and arguments.
         ranks: number of processes, at least 1.
         transport, timeout: for ``COLLECTIVES_TRANSPORT`` and ``COLLECTIVES_TIMEOUT``; ``None`` leaves them as they are.
         grace: seconds.
-        keep_going: the other ranks go on when one fails, for programs that use ``shrink``.
+        keep_going: the other ranks continue when one fails, for programs that use ``shrink``.
         environ: the environment of the ranks, ``os.environ`` by default.
-        front_gone: in a guardian (`_guardian`) a descriptor; when it is readable the ranks are ended.
+        front_gone: in a guardian (`_guardian`) a descriptor; when it becomes readable the ranks are ended.
 
     Returns:
         0 when all ranks ended with 0, or with `keep_going` any of them;
         else the exit code of the first that failed, 128 + n for death by signal n; and
-        128 + n when this process was asked to end by signal n, unless a rank had failed and ended the others already.
+        128 + n when this process received signal n, unless a rank had failed before and so ended the job.
 
     Raises:
         OSError: the command cannot be started.
@@ -72,7 +72,7 @@ def run_local(
 
 
 class _Rank:
-    """One process, and what it printed of the line it has not finished."""
+    """One process of the job."""
 
     def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
         self.number = number
@@ -84,19 +84,19 @@ class _Rank:
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process and to what it started (its process group)."""
-        # Once the exit code was fetched, the number may belong to somebody else.
+        # After the process was reaped, its number may belong to another one.
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 try:
                     os.killpg(self.process.pid, number)
-                except PermissionError:  # it has become another user's
+                except PermissionError:  # it runs as another user now
                     self.may_be_signalled = False
 
     def ended(self, patient: bool) -> bool:
-        """Whether the process has ended; if so, ends what it left running in its group and fetches its exit code.
+        """Whether the process has ended; if so, kills what still runs in its process group and reaps it.
 
         Args:
-            patient: they were asked to end, and have time for it: a shell ends before the program that it waits for.
+            patient: wait for the group, since it has been signalled: a shell ends before the program that it waits for.
         """
         if self.process.returncode is None:
             if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -127,11 +127,11 @@ class _Job:
         self._wake, self._waker = socket.socketpair()
         self._code: int | None = None  # what to return; None while nothing failed
         self._kill_at: float | None = None
-        self._asked = 0  # how often we were asked to end
+        self._asked = 0  # how many signals asked this process to end
         self._ended: EndedRanks | None = None
-        self._killed = False  # what the ranks still print need not be read
+        self._killed = False  # whether SIGKILL was sent; further output may be dropped
         self._out, self._err = (Sink(stream, self._until_writable) for stream in (sys.stdout, sys.stderr))
-        self.outer_waker = -1  # whom signals wake that are not for us
+        self.outer_waker = -1  # the wakeup descriptor that was set before ours, for signals that are not for us
         for sock in (self._wake, self._waker):
             sock.setblocking(False)
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -155,12 +155,12 @@ class _Job:
         token = new_token()
         self._ended = EndedRanks(ranks, token)
         parent = os.getpid()
-        lines: list[str] = []  # which somebody may not read before all ranks are there
+        lines: list[str] = []  # printed when all ranks have started, since printing may block
         environ = {**environ, **share_of_cores(ranks, environ, lines.append)}
         with listen_for_ranks() as listener:
             for number in range(ranks):
                 variables = rank_environment(number, ranks, listener, token, transport, timeout, self._ended.fd)
-                # Lines should appear when they are printed, and those of a rank that is killed should not be lost.
+                # PYTHONUNBUFFERED: lines appear at once, and those of a rank that is killed are not lost.
                 process = subprocess.Popen(
                     command,
                     env={"PYTHONUNBUFFERED": "1", **environ, **variables},
@@ -168,9 +168,9 @@ class _Job:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     pass_fds=[fd for fd in (self._ended.fd, listener.fileno() if number == 0 else -1) if fd >= 0],
-                    # A session of its own: a group to signal, and a Ctrl-C that reaches the ranks through us only.
+                    # A session of its own: a process group to signal, and Ctrl-C reaches the ranks only through us.
                     start_new_session=True,
-                    # Safe here: nothing else runs in this process. It calls prctl and getppid.
+                    # Safe: this process has no other threads, and the function only calls prctl and getppid.
                     preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509
                 )
                 rank = _Rank(number, process)
@@ -185,13 +185,13 @@ class _Job:
             self._say(line)
 
     def wait(self) -> int:
-        """Until all ranks have ended and their output is passed on."""
+        """Waits until all ranks have ended and forwards their output; returns the exit code."""
         while running := [rank for rank in self.ranks if rank.process.returncode is None]:
             limit = None if all(rank.pid_fd >= 0 for rank in running) else _POLL
-            if self._kill_at is not None:  # a look at what is left of their groups
+            if self._kill_at is not None:  # polls, since no descriptor tells the end of a process group
                 limit = min(_POLL, max(0.0, self._kill_at - time.monotonic()))
-            self._turn(limit)
-            self._look(running)
+            self._poll(limit)
+            self._collect_ended(running)
             if self.is_guardian:
                 self._reap_orphans()
             self._kill_when_due()
@@ -199,8 +199,8 @@ class _Job:
                 break
         end = time.monotonic() + _DRAIN
         while self._streams() and time.monotonic() < end:
-            self._turn(end - time.monotonic())
-        # Whoever still has them open may go on writing; what the ranks wrote is there, at most what a pipe holds.
+            self._poll(end - time.monotonic())
+        # A process that still has the pipes open may go on writing. The output of the ranks is in the pipes by now.
         for stream in self._streams():
             stream.pump_all()
         if self._keep_going and not self._asked and any(rank.process.returncode == 0 for rank in self.ranks):
@@ -208,7 +208,7 @@ class _Job:
         return self._code or 0
 
     def close(self) -> None:
-        """Kills what still runs and closes every descriptor."""
+        """Kills the ranks that still run and closes every descriptor."""
         self._signal_all(signal.SIGKILL)
         for rank in self.ranks:
             if rank.may_be_signalled:
@@ -227,7 +227,7 @@ class _Job:
     def _streams(self) -> list[Stream]:
         return [key.data for key in self._selector.get_map().values() if isinstance(key.data, Stream)]
 
-    def _turn(self, limit: float | None) -> None:
+    def _poll(self, limit: float | None) -> None:
         for key, _ in self._selector.select(limit):
             if key.fileobj is self._wake:
                 self._take_signals()
@@ -235,12 +235,12 @@ class _Job:
                 if not key.data.pump():
                     self._selector.unregister(key.fileobj)
             elif key.data is self:
-                self._lose_front()
-            else:  # a process ended; `_look` fetches its exit code
+                self._end_without_front()
+            else:  # a process ended; `_collect_ended` reaps it
                 self._selector.unregister(key.fileobj)
 
     def _until_writable(self, fd: int) -> bool:
-        """Waits for whoever reads our output; meanwhile all can be ended. False when it came to that."""
+        """Waits until the reader of our output makes room, and handles signals meanwhile. False: stop writing."""
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
         if poll.poll(0):
@@ -257,19 +257,19 @@ class _Job:
                 self._take_signals()
             if self._front_gone in ready:
                 poll.unregister(self._front_gone)
-                self._lose_front()
+                self._end_without_front()
             self._kill_when_due()
         return False
 
     def _take_signals(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # another wait has taken them
+        with contextlib.suppress(BlockingIOError):  # they were read already
             for number in self._wake.recv(64):
                 if number in FORWARDED:
                     self._forward(number)
                 else:
                     self._pass_on(number)
 
-    def _lose_front(self) -> None:
+    def _end_without_front(self) -> None:
         if self._front_gone >= 0:
             self._selector.unregister(self._front_gone)
             self._front_gone = -1
@@ -279,13 +279,13 @@ class _Job:
             self._say("the command was killed: ending all ranks")
 
     def _pass_on(self, number: int) -> None:
-        """A signal that is not for us, to whom signals wake elsewhere."""
+        """Writes the number of a signal that is not for us to the outer wakeup descriptor."""
         if self.outer_waker >= 0:
             with contextlib.suppress(OSError):
                 os.write(self.outer_waker, bytes([number]))
 
     def pass_on_the_last(self) -> None:
-        """Those that came when nobody waited any more."""
+        """Passes on the signals that arrived after the last wait."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 for number in self._wake.recv(64):
@@ -293,19 +293,19 @@ class _Job:
                         self._pass_on(number)
 
     def _reap_orphans(self) -> None:
-        """Fetches the exit codes of those that fell to this process when their parents had ended."""
-        ranks = {rank.process.pid for rank in self.ranks}  # one that has ended keeps others waiting, but not for long
+        """Reaps the children that this process has adopted, up to the first ended rank, which is reaped soon."""
+        ranks = {rank.process.pid for rank in self.ranks}
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in ranks:
                 os.waitpid(ended.si_pid, 0)
 
-    def _look(self, running: list[_Rank]) -> None:
-        """Takes note of ranks that ended; the first that failed decides about the exit code."""
+    def _collect_ended(self, running: list[_Rank]) -> None:
+        """Reaps ranks that have ended; the first that failed decides the exit code."""
         ended = [rank for rank in running if rank.ended(patient=self._kill_at is not None)]
         failed = [rank for rank in ended if rank.process.returncode != 0]
         for rank in ended:
             if self._ended is not None:
-                self._ended.note(rank.number, rank.process.pid, _how(rank))
+                self._ended.add(rank.number, rank.process.pid, _how(rank))
         if self._keep_going and not self._asked:
             for rank in failed:
                 self._say(f"rank {rank.number} (pid {rank.process.pid}) {_how(rank)}; the others go on")
@@ -313,7 +313,7 @@ class _Job:
             return
         if not failed or self._code is not None:
             return
-        # Of those that ended at once: one that was killed is rather the cause than one that exited.
+        # Of several that ended at once, one that was killed is more likely the cause than one that exited.
         first = min(failed, key=lambda rank: (rank.process.returncode > 0, rank.number))
         self._code = _exit_code(first)
         left = sum(rank.process.returncode is None for rank in self.ranks)
@@ -322,9 +322,9 @@ class _Job:
         self._say(f"rank {first.number} (pid {first.process.pid}) {_how(first)}{rest}")
 
     def _forward(self, number: int) -> None:
-        """We were asked to end: so are the ranks, more firmly each time."""
+        """Forwards a signal to the ranks: as it is at first, then SIGTERM, the third time SIGKILL."""
         self._asked += 1
-        # A rank that failed before and did not end the job does not decide about its code either.
+        # With keep_going, a rank that failed before has not ended the job, and does not decide the exit code.
         if self._code is None or (self._keep_going and self._asked == 1):
             self._code = 128 + number
         if self._asked >= 3:
@@ -357,11 +357,11 @@ class _Job:
 
 @contextlib.contextmanager
 def _forwarding(job: _Job) -> Iterator[None]:
-    """While inside, the signals that ask a process to end reach the job instead, also where they were held back."""
+    """While inside, the signals `FORWARDED` go to the job, also where the caller has blocked them."""
     before = {}
     held = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    # The interpreter's own handler writes the number: one in Python would only run after a wait for events that began
-    # between the signal's arrival and its turn.
+    # The interpreter's C handler writes the number. A handler in Python could run too late: not before the end of a
+    # wait that began after the signal arrived.
     job.outer_waker = signal.set_wakeup_fd(job.waker(), warn_on_full_buffer=False)
     for number in (*FORWARDED, signal.SIGCHLD) if job.is_guardian else FORWARDED:
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
@@ -379,7 +379,7 @@ def _forwarding(job: _Job) -> Iterator[None]:
 
 
 def _reads_terminal() -> bool:
-    """Whether standard input is a terminal (or nothing), which a background process cannot read from."""
+    """Whether standard input is a terminal, or closed: a background process cannot read it."""
     try:
         return os.isatty(0)
     except OSError:

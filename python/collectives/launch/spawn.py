@@ -1,4 +1,4 @@
-"""`spawn`: a function in several new processes, each with a communicator."""
+"""`spawn` runs a function in several new processes, each with a communicator."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from ._process import (
 
 R = TypeVar("R")
 
-_SETTLE = 2.0  # seconds for the root cause to show up after a rank reported that another one failed
-_CAUSE = 1  # failures at most this far from the cause need no further search
+_SETTLE = 2.0  # seconds to wait for the root cause after a rank has reported that another one failed
+_CAUSE = 1  # a failure at this distance or less is the root cause
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -56,7 +56,7 @@ def spawn(
     The processes are started by multiprocessing's "spawn" method: `fn` must be importable (a function of a module, not
     a lambda), `args` and the results picklable, and a script must guard its own work by ``if __name__ ==
     "__main__":``.
-    They end with this call, however it ends, and die with the thread that made it.
+    They end with this call, also when it raises, and die with the thread that made it.
 
     Args:
         fn: called with a connected communicator, and `args`.
@@ -66,9 +66,8 @@ def spawn(
         timeout: seconds that starting, and each collective, may take.
 
     Raises:
-        Exception: what `fn` raised, with the traceback of the rank as its ``__cause__``; when several ranks failed, the
-            one that is the cause rather than those that noticed. Exceptions that cannot be pickled come as
-            `CollectivesError` with their text.
+        Exception: the exception of `fn`, with the traceback of the rank as its ``__cause__``; when several ranks
+            failed, that of the root cause. One that cannot be pickled becomes a `CollectivesError` with its text.
         PeerError: a rank was killed or exited; the text has the signal or the exit code.
         ValueError: `n` is less than 1, or `fn` is defined in no file: in a notebook, at a prompt, by ``python -c``.
     """
@@ -124,7 +123,7 @@ class _Job:
                 self._processes.append(process)
 
     def wait(self) -> None:
-        """Until all ranks reported or ended, or a failure is understood."""
+        """Waits until all ranks have reported or ended, or the root cause of a failure is known."""
         end: float | None = None
         while self._reports:
             if self._failures:
@@ -138,11 +137,11 @@ class _Job:
             for rank in [rank for rank, report in self._reports.items() if report in ready]:
                 self._read(rank)
         for process in self._processes:
-            # Every report is in; what remains is the end of the interpreter.
+            # All ranks have reported; their interpreters still have to end.
             process.join(_GRACE)
 
     def failure(self) -> BaseException | None:
-        """The failure that is nearest to the cause."""
+        """The failure that is nearest to the root cause."""
         return min(self._failures, key=lambda item: item[:2])[2] if self._failures else None
 
     def close(self) -> None:
@@ -162,7 +161,7 @@ class _Job:
         self._reports.clear()
 
     def _read(self, rank: int) -> None:
-        """Takes the report of a rank: a result, an error, or that it ended without either."""
+        """Reads the report of a rank: a result, an error, or the end of the process without either."""
         report = self._reports.pop(rank)
         with report:
             try:
@@ -179,7 +178,7 @@ class _Job:
         try:
             raised: BaseException = pickle.loads(payload)  # noqa: S301 (from our own child)
         except Exception:
-            raised = CollectivesError(f"rank {rank} failed by something that cannot be pickled:\n{text}", rank=rank)
+            raised = CollectivesError(f"rank {rank} failed by an exception that cannot be pickled:\n{text}", rank=rank)
         raised.__cause__ = _RemoteError(rank, text)
         self._fail(raised)
 
@@ -206,9 +205,9 @@ class _Job:
             )
 
     def _fail(self, error: BaseException) -> None:
-        # What a rank raises by itself, or its death, is a cause. That a peer went away is what the others notice.
+        # A rank's own exception or its death is the cause; a PeerError of a rank only tells that another has failed.
         if isinstance(error, PeerError) and error.__cause__ is None:
-            distance = _CAUSE  # it died: made here, not raised by a rank
+            distance = _CAUSE  # the rank died: this error was made here, not raised by a rank
         elif isinstance(error, DeadlineError):
             distance = 2
         elif isinstance(error, (PeerError, ClosedError)):
@@ -220,8 +219,8 @@ class _Job:
 
 @contextlib.contextmanager
 def _sharing_cores(ranks: int) -> Iterator[None]:
-    """While inside, new processes inherit their share of the cores: a rank imports the module of its function, and with
-    it NumPy, before anything could set a variable there."""
+    """While inside, new processes inherit OMP_NUM_THREADS. Set in the rank it would be too late: the rank first imports
+    the module of its function, and so NumPy."""
     share = share_of_cores(ranks, os.environ, lambda text: say(f"collectives.spawn: {text}"))
     os.environ.update(share)
     try:
@@ -232,7 +231,7 @@ def _sharing_cores(ranks: int) -> Iterator[None]:
 
 
 def _is_importable(fn: Callable[..., Any]) -> bool:
-    """Whether a new process can come to the function: not when it is of a ``__main__`` that is no file."""
+    """Whether a new process can import the function; it cannot if ``__main__`` is no file."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if getattr(fn, "__module__", None) != "__main__":
@@ -250,12 +249,12 @@ def _main(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
-    """The life of one rank."""
+    """The main function of a rank."""
     die_with_parent(parent)
-    # Ctrl-C reaches the parent too, which ends us; a traceback from each rank would only hide what happened.
+    # Ctrl-C also reaches the parent, which ends this process; a traceback from each rank would only be noise.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if listener is not None:
-        # Pickling gave it another number than it had in the parent.
+        # Pickling has given the descriptor another number.
         variables["COLLECTIVES_RENDEZVOUS_FD"] = str(listener.fileno())
     os.environ.update(variables)
     try:
@@ -266,7 +265,7 @@ def _main(
         message = ("result", payload, "")
     except BaseException as error:
         message = ("error", _pickled(error), "".join(traceback.format_exception(error)))
-    with contextlib.suppress(OSError):  # nobody waits for it any more
+    with contextlib.suppress(OSError):  # the parent does not wait any more
         report.send_bytes(pickle.dumps(message))
     report.close()
     if message[0] == "error":
@@ -274,7 +273,7 @@ def _main(
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The exception as bytes, empty when it does not survive the journey or would end the parent (SystemExit)."""
+    """The pickled exception; empty where it cannot be pickled and unpickled, or would end the parent (SystemExit)."""
     if not isinstance(error, Exception):
         return b""
     try:

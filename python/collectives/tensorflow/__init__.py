@@ -1,12 +1,12 @@
-"""TensorFlow: the cross-device ops of its strategies over the engine of this library, and a multi-worker strategy.
+"""TensorFlow on the engine of this library: cross-device ops for its strategies, and a multi-worker strategy.
 
 >>> import tensorflow as tf, collectives.tensorflow as ct
 >>> strategy = tf.distribute.MirroredStrategy(cross_device_ops=ct.RingAllReduce())
 
-Several workers, from ``TF_CONFIG``: ``ct.MultiWorkerMirroredStrategy()``. A strategy that exists: ``ct.plug(strategy,
-ct.RingAllReduce())``.
+For several workers, from ``TF_CONFIG``, use ``ct.MultiWorkerMirroredStrategy()``; to change a strategy that exists,
+``ct.plug(strategy, ct.RingAllReduce())``.
 
-Programs for Horovod and SMDDP, one process for each rank, change their import line, and find the names that they use:
+Programs for Horovod and SMDDP, with one process for each rank, change their import line; the names are the same:
 
 >>> import collectives.tensorflow as hvd
 >>> hvd.init()
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 try:
     import tensorflow as _tensorflow  # noqa: F401
 except ModuleNotFoundError as e:
-    if e.name != "tensorflow":  # TensorFlow is there and lacks something itself
+    if e.name != "tensorflow":  # TensorFlow is installed, but one of its own imports fails
         raise
     raise ImportError(
         "collectives.tensorflow needs TensorFlow 2.16 or later, which is not installed here: "
@@ -156,7 +156,7 @@ __all__ = [
     "size_op",
 ]
 
-# Made on first use: some need Keras, which not every program has to load.
+# Imported on first use: some need Keras, which not every program uses.
 _LATER = {
     "DistributedOptimizer": "._training.optimizer",
     "MultiWorkerMirroredStrategy": ".multi_worker",

@@ -1,4 +1,4 @@
-"""Lists of tensors that are reduced in several collectives, each on its way while a backward pass makes the next."""
+"""Reduces lists of tensors in buckets: several collectives that overlap with the backward pass."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def reduce_in_buckets(
 ) -> list[Any]:
     """Reduces dense tensors of any dtypes over the ranks of a group.
 
-    The buckets follow from dtypes and shapes, in the order of the list from its end, in which a backward pass makes
-    gradients; so they are the same on all ranks. They begin in that order, each when its tensors are there.
+    Buckets are formed from the end of the list, the order in which a backward pass computes gradients, by dtypes and
+    shapes only; so they are the same on all ranks. They start in that order, each when its tensors are computed.
 
     Args:
-        bytes_per_bucket: a bucket has at least so many bytes, but for the last of a dtype. 0: one for each dtype.
+        bytes_per_bucket: a bucket has at least so many bytes, except for the last of a dtype. 0: one for each dtype.
         group, tensors, op, names, algorithm, timeout: as for ``_ops.all_reduce``.
 
     Returns:
@@ -57,7 +57,7 @@ def reduce_in_buckets(
 
 
 def packs_of(tensors: Sequence[Any], bytes_per_pack: int) -> list[list[int]]:
-    """Splits a list of tensors, by their positions, into packs of at least so many bytes, the last excepted.
+    """Splits a list of tensors into packs of at least so many bytes, except for the last; returns their positions.
 
     One pack when ``bytes_per_pack`` is 0 or a shape is unknown. The same on all workers: it depends on shapes only.
     """

@@ -1,14 +1,14 @@
-"""What Keras writes on several workers that were all given the same path.
+"""Makes Keras write files on the chief only, when all workers were given the same path.
 
-Keras 3 writes on every worker: `model.save`, `ModelCheckpoint` and `BackupAndRestore` then fight over one file. Here
-the chief writes, and every other worker does the same into a folder of its own, which is removed: as TensorFlow's
-`distributed_file_utils` had it, so that all workers still take part in what saving reads. The state that
-`BackupAndRestore` goes on from is that of the chief on all workers, also where they share no file system: workers that
-begin at different epochs would reduce what does not belong together.
+Keras 3 writes on every worker, so `model.save`, `ModelCheckpoint` and `BackupAndRestore` of all workers write to one
+file. Here the chief writes it, and every other worker writes into a temporary folder, as TensorFlow's
+`distributed_file_utils` did, because saving may read variables by collectives. All workers restore the chief's state of
+`BackupAndRestore`, also where they share no file system: workers that start at different epochs would reduce gradients
+of different steps.
 
-A path in a folder `workertemp_*`, as TensorFlow's guides make one for each worker, is left as it is.
+A path in a folder `workertemp_*`, which TensorFlow's guides make for each worker, is not changed.
 
-Only documented names of Keras are used, and replaced: there is no other place where a strategy hears of its models.
+This module patches documented names of Keras only: Keras calls a strategy nowhere when it writes.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["Writer", "watch"]
+__all__ = ["Writer", "patch_keras"]
 
 _OWN = "workertemp_"  # folders that a program has made for one worker, by the convention of TensorFlow's guides
 _METHODS = ("save", "save_weights", "export")
 _FUNCTIONS = (("saving", "save_model"), ("models", "save_model"), ("saving", "save_weights"))
 
 _lock = threading.Lock()
-_watched: list[Any] = []  # the module of Keras
-# By callback, the folder that it writes to, and its attributes as they were.
-_moved: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, str]]] = weakref.WeakKeyDictionary()
+_patched: list[Any] = []  # the module of Keras
+# For each callback, the folder that it writes to now, and its attributes as they were before.
+_redirected: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, str]]] = weakref.WeakKeyDictionary()
 
 
 class Writer:
-    """A worker as one that writes files.
+    """How a worker writes files.
 
     Attributes:
         name: of this worker, for its folders.
-        chief: whether it writes what is to stay.
+        chief: whether its files are kept.
     """
 
     def __init__(self, name: str, chief: bool, share: Callable[[Any], Any]) -> None:
@@ -58,32 +58,32 @@ class Writer:
         return tempfile.mkdtemp(prefix=f"collectives-{self.name}-")
 
 
-def watch() -> None:
-    """Has Keras ask here before it writes, once it is imported. Whoever makes variables of a strategy calls this."""
+def patch_keras() -> None:
+    """Patches Keras, once, if it is imported. To be called when a strategy makes variables."""
     keras = sys.modules.get("keras")
-    if _watched or keras is None or not all(hasattr(keras, name) for name in ("Model", "callbacks", "saving")):
+    if _patched or keras is None or not all(hasattr(keras, name) for name in ("Model", "callbacks", "saving")):
         return
     with _lock:
-        if _watched:
+        if _patched:
             return
-        _watched.append(keras)
+        _patched.append(keras)
         for name in _METHODS:
-            setattr(keras.Model, name, _elsewhere(getattr(keras.Model, name)))
+            setattr(keras.Model, name, _on_chief_only(getattr(keras.Model, name)))
         for module, name in _FUNCTIONS:
             home = getattr(keras, module)
             if function := getattr(home, name, None):
-                setattr(home, name, _elsewhere(function))
+                setattr(home, name, _on_chief_only(function))
         _wrap_training(keras)
 
 
 def _writer_of(model: Any) -> Writer | None:
-    """How this worker writes what belongs to a model; ``None``: as Keras does."""
+    """How this worker writes files of a model; ``None``: as Keras does."""
     strategy = getattr(model, "distribute_strategy", None)
     return getattr(getattr(strategy, "extended", None), "collectives_writer", None)
 
 
-def _elsewhere(write: Callable[..., Any]) -> Callable[..., Any]:
-    """`write(model, filepath, ...)`, which on all workers but the chief leaves nothing behind."""
+def _on_chief_only(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `write(model, filepath, ...)` such that workers other than the chief leave no file."""
 
     @functools.wraps(write)
     def written(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,14 +104,14 @@ def _is_own(path: Any) -> bool:
 
 
 def _wrap_training(keras: Any) -> None:
-    """The callbacks of a training learn their paths before it begins, and have the old ones again when it has ended."""
+    """Redirects the paths of callbacks when a training begins, and restores them when it ends."""
     listed = keras.callbacks.CallbackList
     begin, end = listed.on_train_begin, listed.on_train_end
 
     @functools.wraps(begin)
     def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         for callback in self.callbacks:
-            _move(keras, callback)
+            _redirect(keras, callback)
         return begin(self, *args, **kwargs)
 
     @functools.wraps(end)
@@ -120,22 +120,22 @@ def _wrap_training(keras: Any) -> None:
             return end(self, *args, **kwargs)
         finally:
             for callback in self.callbacks:
-                _move_back(callback)
+                _restore(callback)
 
     listed.on_train_begin, listed.on_train_end = on_train_begin, on_train_end
 
 
-def _move(keras: Any, callback: Any) -> None:
-    """Gives a callback that writes a folder of this worker."""
+def _redirect(keras: Any, callback: Any) -> None:
+    """Redirects a callback that writes files into a folder of this worker."""
     writer = _writer_of(getattr(callback, "model", None))
     if writer is None:
         return
-    _move_back(callback)  # where an error has ended the training before
+    _restore(callback)  # an earlier training may have ended with an error
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         files = _files_of(callback, callback.backup_dir)
-        contents = _share_files(writer, files)
+        contents = _read_on_chief(writer, files)
         if not writer.chief:
-            folder = _give_folder(writer, callback, ["backup_dir", *files])
+            folder = _use_own_folder(writer, callback, ["backup_dir", *files])
             callback.backup_dir = folder
             for name, path in files.items():
                 setattr(callback, name, os.path.join(folder, PurePath(path).name))
@@ -145,20 +145,20 @@ def _move(keras: Any, callback: Any) -> None:
         return
     for kind, attribute in ((keras.callbacks.ModelCheckpoint, "filepath"), (keras.callbacks.CSVLogger, "filename")):
         if isinstance(callback, kind) and not writer.chief and not _is_own(getattr(callback, attribute)):
-            folder = _give_folder(writer, callback, [attribute])
+            folder = _use_own_folder(writer, callback, [attribute])
             setattr(callback, attribute, os.path.join(folder, PurePath(getattr(callback, attribute)).name))
 
 
-def _give_folder(writer: Writer, callback: Any, attributes: Sequence[str]) -> str:
-    """A folder for a callback, whose attributes are about to change."""
+def _use_own_folder(writer: Writer, callback: Any, attributes: Sequence[str]) -> str:
+    """A folder for a callback; saves the attributes that the caller will change."""
     folder = writer.make_folder()
-    weakref.finalize(callback, shutil.rmtree, folder, ignore_errors=True)  # at the latest when the process ends
-    _moved[callback] = folder, {name: getattr(callback, name) for name in attributes}
+    weakref.finalize(callback, shutil.rmtree, folder, ignore_errors=True)  # runs at exit at the latest
+    _redirected[callback] = folder, {name: getattr(callback, name) for name in attributes}
     return folder
 
 
-def _move_back(callback: Any) -> None:
-    folder, attributes = _moved.pop(callback, (None, {}))
+def _restore(callback: Any) -> None:
+    folder, attributes = _redirected.pop(callback, (None, {}))
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
         for name, old in attributes.items():
@@ -166,7 +166,7 @@ def _move_back(callback: Any) -> None:
 
 
 def _files_of(callback: Any, folder: str) -> dict[str, str]:
-    """The paths that a callback has made of its folder, by the names of its attributes."""
+    """The attributes of a callback that are paths in its folder: name and path."""
     start = os.path.join(folder, "")
     return {
         name: value
@@ -175,8 +175,8 @@ def _files_of(callback: Any, folder: str) -> dict[str, str]:
     }
 
 
-def _share_files(writer: Writer, files: dict[str, str]) -> dict[str, Any]:
-    """What the chief's files contain, on all workers; those that are not there are left out."""
+def _read_on_chief(writer: Writer, files: dict[str, str]) -> dict[str, Any]:
+    """The contents of the chief's files, on all workers, without files that do not exist."""
     found: dict[str, Any] = {}
     problem = ""
     if writer.chief:
@@ -190,7 +190,7 @@ def _share_files(writer: Writer, files: dict[str, str]) -> dict[str, Any]:
     try:
         shared, problem = writer.share((found, problem))
     except tf.errors.OpError as error:
-        text = f"{error.message}. Give BackupAndRestore to all workers: they go on from the state of the chief"
+        text = f"{error.message}. Give BackupAndRestore to all workers: they continue from the state of the chief"
         raise type(error)(None, None, text) from error
     if problem:
         raise OSError(problem)

@@ -1,4 +1,4 @@
-"""The devices of a worker that a program names: each of them becomes a replica."""
+"""The argument ``devices`` of a strategy: names of devices of a worker, each of which becomes a replica."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def find_devices(specs: Sequence[tf.DeviceSpec], worker_device: str) -> tuple[tu
 
     Args:
         specs: what ``read_devices`` gave.
-        worker_device: the job and task of this process, as ``/job:worker/task:0``; empty when it is alone.
+        worker_device: the job and task of this process, such as ``/job:worker/task:0``; empty when it is alone.
 
     Raises:
-        ValueError: one is not there, is named twice, or belongs to another worker.
+        ValueError: a device does not exist, is named twice, or belongs to another worker.
     """
     own = tf.DeviceSpec.from_string(worker_device)
     kind = str(specs[0].device_type)
-    # Those of the other workers are listed, too.
+    # The list also has the devices of other workers.
     listed = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices(kind)]
     there = {spec.device_index: spec for spec in listed if not worker_device or (spec.job, spec.task) == _place(own)}
     chosen: list[int] = []
@@ -79,7 +79,7 @@ def _place(spec: tf.DeviceSpec) -> tuple[Any, Any]:
 
 
 def _within(spec: tf.DeviceSpec, found: tf.DeviceSpec) -> bool:
-    """Whether the job, replica and task that a name has are those of the device, which a lone process leaves out."""
+    """Whether the job, replica and task in a name, if any, are those of the device; a single process has none."""
     pairs = (
         (spec.job, found.job or "localhost"),
         (spec.replica, found.replica or 0),

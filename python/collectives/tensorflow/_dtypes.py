@@ -1,4 +1,4 @@
-"""Which dtypes are reduced, and what the mean of integers is."""
+"""Which dtypes can be reduced, and the mean of integers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def check_reducible(dtype: tf.DType, what: str) -> None:
 
 
 def mean_dtype(dtype: tf.DType) -> tf.DType:
-    """That of a mean, as TensorFlow has it: float64 for integers of 32 and 64 bits, float32 for 8 and 16."""
+    """The dtype of a mean, as in TensorFlow: float64 for integers of 32 and 64 bits, float32 for 8 and 16."""
     if not dtype.is_integer:
         return dtype
     return tf.float64 if dtype.size >= 4 else tf.float32
 
 
 def mean_of_sum(total: Any, count: Any) -> Any:
-    """A sum of ``count`` values, divided."""
+    """The mean, from a sum of ``count`` values."""
     dtype = mean_dtype(total.dtype)
     return tf.cast(total, dtype) / tf.cast(count, dtype)

@@ -1,4 +1,4 @@
-"""The errors of calls that are no ops, as programs of TensorFlow expect them; ops raise the same."""
+"""Turns errors of the engine into those of TensorFlow, for calls that are no ops; ops raise the same errors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def as_tensorflow(error: errors.CollectivesError, more: str = "", *, renewable: 
     """The error of TensorFlow for one of the engine.
 
     Args:
-        more: what its text says besides.
-        renewable: it is of a group that outlives a disagreement; see ``_ops.Group``.
+        more: text to append.
+        renewable: whether the group continues after a mismatch; see ``_ops.Group``.
     """
     made = next((made for kind, made in _KINDS if isinstance(error, kind)), tf.errors.FailedPreconditionError)
     if renewable and isinstance(error, errors.MismatchError):

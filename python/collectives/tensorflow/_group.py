@@ -1,4 +1,4 @@
-"""The library of native ops, and the groups of ranks that they are given."""
+"""The library of native ops, and the groups of ranks that they work on."""
 
 from __future__ import annotations
 
@@ -50,15 +50,14 @@ _groups: weakref.WeakValueDictionary[int, Group] = weakref.WeakValueDictionary()
 
 
 class Group:
-    """The ranks of a communicator, as the ops below see them.
+    """A communicator for native ops, which refer to it by a number.
 
     Attributes:
         communicator: the communicator. The group keeps it open.
         rank, size: of this process in it.
-        number: by which ops know it; that of a renewed communicator, too.
-        renewable: whether the group outlives a disagreement. Its ranks then raise FailedPreconditionError, instead of
-            InvalidArgumentError, and go on with the next step, by a communicator that takes the place of the old one.
-            They also have to agree about the names of tensors.
+        number: its number in ops; it stays the same when the communicator is renewed.
+        renewable: whether the group continues after a mismatch. Its ranks then raise FailedPreconditionError instead of
+            InvalidArgumentError, and the next step uses a new communicator. They also compare names of tensors.
     """
 
     def __init__(self, communicator: Communicator, *, renewable: bool = False) -> None:
@@ -73,21 +72,21 @@ class Group:
         self._token: Any = None  # of eager mode and of all functions in it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
-        return self  # there is one of each communicator
+        return self  # a communicator has one group only
 
     def replace(self, communicator: Communicator) -> None:
-        """Goes on with another communicator of the same ranks; functions that were traced with the old one do too."""
+        """Uses another communicator of the same ranks from now on, also in functions that were traced before."""
         if (communicator.rank, communicator.size) != (self.rank, self.size):
-            raise ValueError(f"{communicator!r} cannot take the place of rank {self.rank} of {self.size}")
+            raise ValueError(f"{communicator!r} cannot replace rank {self.rank} of {self.size}")
         _core._renumber(self.number, communicator)
         self.communicator = communicator
         self._lost = ""
 
     def renew(self) -> None:
-        """Goes on after a disagreement. All ranks do so.
+        """Makes a new communicator after a mismatch. All ranks call it.
 
         Raises:
-            CollectivesError: they cannot; a rank has ended, say.
+            CollectivesError: that is not possible, for example because a rank has ended.
         """
         old = self.communicator
         if not self._lost:
@@ -105,10 +104,10 @@ class Group:
 
     @contextlib.contextmanager
     def beside_ops(self) -> Iterator[Communicator]:
-        """The communicator for calls that are no ops, with the same consequences of a disagreement.
+        """The communicator for calls that are no ops; a mismatch has the same consequences as in ops.
 
         Raises:
-            tf.errors.FailedPreconditionError: the ranks disagree about such a call. Others as ``all_reduce``.
+            tf.errors.FailedPreconditionError: the ranks disagree about the call. Others as ``all_reduce``.
         """
         problem = ctypes.create_string_buffer(4096)
         library.collectives_tensorflow_renew(self.number, problem, len(problem))
@@ -122,7 +121,7 @@ class Group:
             raise as_tensorflow(error, renewable=self.renewable) from error
 
     def token(self) -> Any:
-        """The resource that all Starts take."""
+        """The resource that all Start ops take as input, so that TensorFlow keeps their order."""
         _private.mark_as_unsaveable(_UNSAVEABLE)
         with tf.init_scope(), tf.device("CPU:0"):
             if tf.executing_eagerly():
@@ -135,7 +134,7 @@ class Group:
             return kept[0]
 
     def _kept_in(self, graph: Any, what: str) -> list[Any]:
-        """What this group keeps of a graph of TensorFlow 1: in the graph, which it must not keep alive."""
+        """A list of this group that belongs to a graph of TensorFlow 1: stored in the graph, not to keep that alive."""
         kept: list[Any] = graph.get_collection_ref(f"{self._name}_{what}")
         return kept
 
@@ -143,13 +142,13 @@ class Group:
         return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=self._name)
 
     def after_latest(self) -> Any:
-        """Control dependencies that order Starts where TensorFlow does not: in graphs that are no functions."""
+        """Control dependencies that order Start ops where TensorFlow does not: in graphs that are no functions."""
         if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
             return tf.control_dependencies([])
         return tf.control_dependencies(self._kept_in(tf.compat.v1.get_default_graph(), "latest"))
 
     def remember(self, started: Any, results: Sequence[Any]) -> None:
-        """Notes a Start for the next, and that its Wait has to run, also where nobody needs the results."""
+        """Records a Start op for the next one, and makes its Wait op run even if nothing uses the results."""
         if tf.executing_eagerly():
             return
         graph = started.handle.graph
@@ -169,11 +168,11 @@ def group_of(number: int) -> Group:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 def _renew(number: int, problem: Any, room: int) -> None:
-    """What the first op of a step calls after a disagreement."""
+    """Called from C++ by the first op of a step after a mismatch; writes the error, if any, to `problem`."""
     text = b""
     try:
         group_of(number).renew()
-    except BaseException as error:  # nothing may leave a function that C++ has called
+    except BaseException as error:  # no exception may propagate into C++
         text = (str(error) or repr(error)).encode()
         if isinstance(error, KeyboardInterrupt):
             _thread.interrupt_main()

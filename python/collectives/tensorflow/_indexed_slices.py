@@ -1,8 +1,8 @@
-"""IndexedSlices of the replicas of one process: gradients of embeddings, rows of a larger tensor with their numbers.
+"""IndexedSlices of the replicas of one process: gradients of embeddings, as rows of a larger tensor with their indices.
 
-Joined, they are what one process has for all examples: a row for each time that an index occurs. Optimizers see that.
-Adam, Adagrad and RMSprop of Keras square row by row, so they train otherwise with the sums of rows, as they do with the
-dense gradient.
+Joined, they equal the gradient of one process for all examples: one row for each occurrence of an index. That matters
+to optimizers: Adam, Adagrad and RMSprop of Keras square row by row, so summing the rows of an index changes the
+training, as making the gradient dense does.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ._dtypes import mean_of_sum
 
 __all__ = ["flattened", "join", "merge"]
 
-# Their sums are taken in float32 and rounded once, as the engine does it for dense tensors.
+# Summed in float32 and rounded once, as the engine does for dense tensors.
 _HALVES = (tf.float16, tf.bfloat16)
 
 
 def flattened(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """The same rows with a plain tensor as values, which may be IndexedSlices themselves (a gather of a gather)."""
+    """The same rows with a dense tensor of values, which may be IndexedSlices themselves (a gather of a gather)."""
     if not isinstance(slices.values, tf.IndexedSlices):
         return slices
     inner = flattened(slices.values)
@@ -28,7 +28,7 @@ def flattened(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def join(parts: Sequence[tf.IndexedSlices], divisor: int | None = None) -> tf.IndexedSlices:
-    """All rows of IndexedSlices, those of the first part first. Arguments and result are those of ``merge``."""
+    """Concatenates the rows of IndexedSlices. Arguments and result are those of ``merge``."""
     parts = [flattened(part) for part in parts]
     values = tf.concat([part.values for part in parts], 0) if len(parts) > 1 else parts[0].values
     if divisor is not None:
@@ -40,9 +40,9 @@ def merge(parts: Sequence[tf.IndexedSlices], divisor: int | None = None) -> tf.I
     """Sums IndexedSlices into one with one row per distinct index.
 
     Args:
-        parts: at least one; their values have the same dtype and, but for the number of rows, the same shape. Indices
-            may be int32 and int64 mixed.
-        divisor: what to divide the sums by, for a mean.
+        parts: at least one; their values have the same dtype and, except for the number of rows, the same shape.
+            Indices may be int32 and int64 mixed.
+        divisor: divides the sums, for a mean.
 
     Returns:
         Each index that occurs once, in the order of its first appearance, with the sum of its rows. The dense shape is

@@ -1,9 +1,9 @@
-"""How the workers of a ``TF_CONFIG`` become one job of the engine.
+"""Makes the workers of a ``TF_CONFIG`` one job of the engine.
 
-TensorFlow's coordination service, which runs on rank 0, has a key-value store. There rank 0 leaves the address of its
-rendezvous and a secret of the job, unless the user gave one (``COLLECTIVES_TOKEN``); what follows is the ordinary
-start of the engine. Whoever can reach the ports of TensorFlow's servers can read both, as they can run any graph there:
-keeping strangers out is the business of whoever starts the job.
+TensorFlow's coordination service, which runs on rank 0, has a key-value store. Rank 0 publishes the address of its
+rendezvous there, and a token of the job unless the user gave one (``COLLECTIVES_TOKEN``); then the engine starts as
+usual. A process that can reach the ports of TensorFlow's servers can read both, and can run any graph there: keep
+strangers out of the network of the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["join", "share", "start_context", "start_timeout"]
 
 _log = logging.getLogger("collectives")
 _KEY = "collectives/rendezvous"
-_PAUSE = 0.05  # seconds between two looks
+_PAUSE = 0.05  # seconds between attempts
 _ADVICE = (
     "Look at the output of the missing workers, or allow more time by timeout_seconds of the CommunicationOptions or "
     "by COLLECTIVES_TIMEOUT"
@@ -44,7 +44,7 @@ _jobs: list[tuple[TFConfig, Group]] = []  # at most one, kept until the process 
 
 
 def start_timeout(timeout: float | None) -> float:
-    """Seconds that all workers have to come: the caller's, else ``COLLECTIVES_TIMEOUT``, else 600."""
+    """Seconds in which all workers must come: the caller's, else ``COLLECTIVES_TIMEOUT``, else 600."""
     if timeout is not None and not timeout > 0:
         raise ValueError(
             f"timeout_seconds of the CommunicationOptions is {timeout!r}; a positive number of seconds is accepted, or "
@@ -54,12 +54,13 @@ def start_timeout(timeout: float | None) -> float:
 
 
 def start_context(start: Callable[[float], None], config: TFConfig, timeout: float) -> None:
-    """Runs `start(seconds)`, which brings up TensorFlow's context and its server, when all workers are there.
+    """Runs `start(seconds)`, which starts TensorFlow's context and its server, when all workers are there.
 
-    In there rank 0 waits for all others, and no signal and no thread of Python gets through. So it waits for their
-    servers first. The others wait in there, for as long as the coordination service was configured to, and rank 0 too
-    where TensorFlow has a limit for it (`_private.configure_coordination`). Elsewhere a worker that dies between the
-    start of its server and its registration holds up rank 0.
+    In `start` rank 0 waits for all others, and neither signals nor other Python threads are served meanwhile. So rank 0
+    first waits here until their servers answer. The wait of the others in `start` is limited by the configuration of
+    the coordination service, and so is that of rank 0 in versions of TensorFlow that have this limit
+    (`_private.configure_coordination`). In other versions a worker that dies between the start of its server and its
+    registration makes rank 0 wait without a limit.
 
     Raises:
         tf.errors.DeadlineExceededError: workers are missing.
@@ -69,7 +70,9 @@ def start_context(start: Callable[[float], None], config: TFConfig, timeout: flo
     try:
         meet(config, deadline)
     except LateError as error:
-        raise tf.errors.DeadlineExceededError(None, None, f"{_waited(config, timeout)}; {error}. {_ADVICE}") from None
+        raise tf.errors.DeadlineExceededError(
+            None, None, f"{_describe_wait(config, timeout)}; {error}. {_ADVICE}"
+        ) from None
     except StartError as error:
         raise tf.errors.UnavailableError(None, None, str(error)) from None
     absent = [rank for rank in range(config.size) if rank != config.rank]
@@ -77,34 +80,34 @@ def start_context(start: Callable[[float], None], config: TFConfig, timeout: flo
         if not no_answer(config, absent[0]):
             del absent[0]
         elif deadline.remaining() == 0:
-            raise _late(config, timeout)
+            raise _timeout_error(config, timeout)
         else:
             time.sleep(_PAUSE)
     try:
         start(max(1.0, deadline.remaining()))
     except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
-        raise _late(config, timeout) from error
+        raise _timeout_error(config, timeout) from error
 
 
 def join(config: TFConfig, devices: int, timeout: float) -> Group | None:
-    """The group of all workers, each of which makes this call when it makes a strategy.
+    """The group of all workers; each worker calls this when it makes a strategy.
 
-    Joins the job when this process has not done so. After a collective has failed the group is renewed, when all
-    workers are there; what was made with the old one keeps it.
+    The first call joins the job. After a failed collective, a later call makes a new group if all workers still live;
+    strategies that were made with the old one keep it.
 
     Args:
-        config: the cluster. A later call needs the same.
-        devices: of this worker. Where these numbers differ means over replicas would be wrong.
-        timeout: seconds that all this may take.
+        config: the cluster; the same in all calls.
+        devices: number of devices of this worker. If workers have different numbers, means over replicas are wrong.
+        timeout: seconds that the call may take.
 
     Returns:
         ``None`` when this process is alone.
 
     Raises:
         ValueError: the workers have different numbers of devices.
-        tf.errors.DeadlineExceededError: workers did not come.
-        tf.errors.UnavailableError: one died.
-        tf.errors.InvalidArgumentError: they were started differently.
+        tf.errors.DeadlineExceededError: a worker did not come.
+        tf.errors.UnavailableError: a worker died.
+        tf.errors.InvalidArgumentError: workers were started with different settings.
         RuntimeError: this process is in the job of another cluster, or TensorFlow has no coordination service.
     """
     if config.size == 1:
@@ -127,7 +130,7 @@ def join(config: TFConfig, devices: int, timeout: float) -> Group | None:
         try:
             numbers = _compare(group, devices, end)
         except errors.CollectivesError as error:
-            raise _translated(error, config) from error
+            raise _to_tensorflow(error, config) from error
     if len(set(numbers)) > 1:
         listed = ", ".join(f"{name_of(config, rank)} has {number}" for rank, number in enumerate(numbers))
         raise ValueError(f"all workers must have the same number of devices: {listed}")
@@ -138,16 +141,16 @@ def share(config: TFConfig, group: Group, value: Any) -> Any:
     """The value of rank 0, on all workers.
 
     Raises:
-        tf.errors.OpError: the others did not come to this.
+        tf.errors.OpError: the others did not make the call.
     """
     try:
         return group.communicator.broadcast_object(value)
     except errors.CollectivesError as error:
-        raise _translated(error, config) from error
+        raise _to_tensorflow(error, config) from error
 
 
 def _compare(group: Group, devices: int, end: float) -> list[int]:
-    """The numbers of devices of all workers, by rank; by a new group where that of `_jobs` has failed."""
+    """The numbers of devices of all workers, by rank; over a new group if that of `_jobs` has failed."""
     config = _jobs[0][0]
     if not _has_failed(group):
         try:
@@ -155,9 +158,9 @@ def _compare(group: Group, devices: int, end: float) -> list[int]:
         except (errors.MismatchError, errors.DeadlineError):
             raise
         except errors.CollectivesError:
-            # Of another collective, of which this worker had not heard: the others renew the group.
+            # An earlier collective has failed, which this worker did not know: the others make a new group, too.
             _log.info("the group of the workers has failed before a strategy was made", exc_info=True)
-    communicator = group.communicator.shrink(_left(end))
+    communicator = group.communicator.shrink(_seconds_left(end))
     made = Group(communicator)
     if made.size < config.size:
         there = _gather(made, config.rank, end)
@@ -173,16 +176,16 @@ def _has_failed(group: Group) -> bool:
 
 
 def _gather(group: Group, number: int, end: float) -> list[int]:
-    gathered = group.communicator.all_gather(np.array([number]), timeout=_left(end), name="numbers of devices")
+    gathered = group.communicator.all_gather(np.array([number]), timeout=_seconds_left(end), name="numbers of devices")
     return [int(one) for one in gathered]
 
 
-def _left(end: float) -> float:
+def _seconds_left(end: float) -> float:
     return max(1.0, end - time.monotonic())
 
 
 def _connect(config: TFConfig, timeout: float) -> Any:
-    """Publishes or looks up where to meet, then meets."""
+    """Publishes or looks up the address of rank 0, then joins the job."""
     end = time.monotonic() + timeout
     own = read_token()
     listener: socket.socket | None = None
@@ -198,12 +201,12 @@ def _connect(config: TFConfig, timeout: float) -> Any:
                 raise tf.errors.DeadlineExceededError(
                     None,
                     None,
-                    f"{name_of(config, config.rank)} waited {timeout:g} s for {name_of(config, 0)} to say where to "
-                    "meet. Look at what that worker does: every worker makes a strategy of collectives.tensorflow, or "
-                    "plugs one in",
+                    f"{name_of(config, config.rank)} waited {timeout:g} s for {name_of(config, 0)} to publish its "
+                    "address. Look at what that worker does: every worker must make a strategy of "
+                    "collectives.tensorflow, or plug one in",
                 ) from error
             where, token = read_published(text, own)
-        left = _left(end)
+        left = _seconds_left(end)
         environment = read_environment(rank=config.rank, size=config.size, rendezvous=where, token=token)
         each = environment.timeout
         environment = dataclasses.replace(
@@ -211,30 +214,32 @@ def _connect(config: TFConfig, timeout: float) -> Any:
         )
         communicator = _world.join(environment, each)
     except errors.CollectivesError as error:
-        raise _translated(error, config) from error
+        raise _to_tensorflow(error, config) from error
     finally:
         if listener is not None:
             listener.close()
     if (communicator.rank, communicator.size) != (config.rank, config.size):
-        raise AssertionError(f"the engine numbers {communicator!r}, TF_CONFIG rank {config.rank} of {config.size}")
+        raise AssertionError(f"the engine has {communicator!r}, TF_CONFIG rank {config.rank} of {config.size}")
     _log.info("%s is rank %d of %d", name_of(config, config.rank), config.rank, config.size)
     return communicator
 
 
-def _translated(error: errors.CollectivesError, config: TFConfig) -> tf.errors.OpError:
-    """As TensorFlow's programs expect it."""
+def _to_tensorflow(error: errors.CollectivesError, config: TFConfig) -> tf.errors.OpError:
+    """The error of TensorFlow for one of the engine, with the names of the workers."""
     ranks = [r for r in dict.fromkeys((error.rank, error.peer)) if r is not None and 0 <= r < config.size]
     who = ", ".join(f"rank {rank} is {name_of(config, rank)}" for rank in ranks)
     return as_tensorflow(error, f" ({who})" if who else "")
 
 
-def _late(config: TFConfig, timeout: float) -> Exception:
+def _timeout_error(config: TFConfig, timeout: float) -> Exception:
     others = [rank for rank in range(config.size) if rank != config.rank]
     missing = [f"{name_of(config, rank)} ({why})" for rank in others if (why := no_answer(config, rank))]
     text = f"nothing answers for {', '.join(missing)}" if missing else "all answer at their addresses now"
-    result: Exception = tf.errors.DeadlineExceededError(None, None, f"{_waited(config, timeout)}; {text}. {_ADVICE}")
+    result: Exception = tf.errors.DeadlineExceededError(
+        None, None, f"{_describe_wait(config, timeout)}; {text}. {_ADVICE}"
+    )
     return result
 
 
-def _waited(config: TFConfig, timeout: float) -> str:
+def _describe_wait(config: TFConfig, timeout: float) -> str:
     return f"{name_of(config, config.rank)} waited {timeout:g} s for the {config.size} workers of its cluster to start"

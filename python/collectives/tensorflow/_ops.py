@@ -1,9 +1,9 @@
 """The native ops of ``_tensorflow.so``, as functions on tensors, in eager mode and in graphs.
 
-A collective across processes is two ops. ``Start`` hands it to the engine and returns at once; all Starts of a group
-take the same resource, its token, so TensorFlow runs them in program order, in nested functions too, and every worker
-issues its collectives in the same order. ``Wait`` gives the results; it is outside that chain and keeps no thread, so
-any number of collectives can be in flight whatever the number of inter-op threads.
+A collective across processes is two ops. ``Start`` hands it to the engine and returns at once. All Starts of a group
+use one resource, its token, so TensorFlow runs them in program order, in nested functions too, and every worker issues
+its collectives in the same order. ``Wait`` returns the results; it is not part of that order and blocks no thread, so
+any number of collectives can be in flight, whatever the number of inter-op threads.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ __all__ = [
 ]
 
 _SHOWN = 4  # names of tensors in the name of a fused call
-# A reduction over replicas is split into ops of at least so many bytes per replica, and into no more than so many,
-# where that does not change the results. Ops then begin when their own tensors are there, and hand out their results,
-# while others are at work. See docs/lab/tensorflow-steps.md.
+# A reduction over replicas is split into at most _MOST_OPS ops of at least _OP_BYTES per replica, where that does not
+# change the results. Each op then starts when its own tensors are computed. See docs/lab/tensorflow-steps.md.
 _OP_BYTES = 1 << 20
 _MOST_OPS = 8
 
@@ -51,12 +50,12 @@ def reduce_replicas(
     """Reduces tensors over the replicas of this process, in one pass over memory and few ops.
 
     Args:
-        tensors: for each tensor the values of all replicas, alike in shape and dtype; these may differ between tensors.
+        tensors: for each tensor the values of all replicas, of one shape and dtype; tensors may differ in these.
         op: "sum", "avg" (not for integers), "min", "max" or "prod".
         combination: the order in which values are combined: "canonical", "halves" or "chain", as in
             ``collectives.cross_device_ops``.
         packs: for "chain", the number of packs.
-        names: what errors call the tensors.
+        names: of the tensors in errors.
 
     Returns:
         One tensor for each of ``tensors``.
@@ -64,9 +63,9 @@ def reduce_replicas(
     if len(tensors[0]) == 1:
         return [tf.identity(value) for (value,) in tensors]
     _refuse_xla(", ".join(list(names or [])[:_SHOWN]))
-    whole = combination == "chain" or tf.executing_eagerly()  # the order of a chain depends on what is beside a tensor
+    one_op = combination == "chain" or tf.executing_eagerly()  # "chain" orders additions by the position in the batch
     results: list[Any] = []
-    for part in [slice(None)] if whole else _parts([values[0] for values in tensors]):
+    for part in [slice(None)] if one_op else _split_into_ops([values[0] for values in tensors]):
         members = tensors[part]
         with tf.device("CPU:0"):
             results += native.collectives_reduce_replicas(
@@ -83,8 +82,8 @@ def reduce_replicas(
     return results
 
 
-def _parts(tensors: Sequence[Any]) -> list[slice]:
-    """Consecutive tensors that make an op each; what is left at the end goes to the last."""
+def _split_into_ops(tensors: Sequence[Any]) -> list[slice]:
+    """Slices of consecutive tensors, one for each op; the last also has the rest."""
     sizes = [(value.shape.num_elements() or 0) * value.dtype.size for value in tensors]
     least = max(_OP_BYTES, sum(sizes) // _MOST_OPS)
     ends = []
@@ -104,7 +103,7 @@ def replica_bytes() -> int:
 
 
 def in_flight() -> int:
-    """How many collectives have been started and are not over, or are over and nobody has been told."""
+    """How many collectives have been started whose Wait op has not delivered the results yet."""
     return int(library.collectives_tensorflow_in_flight())
 
 
@@ -124,8 +123,8 @@ def all_reduce(
         group: all its ranks make the same call.
         tensors: of this rank; the shapes must be the same on all ranks.
         op: "sum", "avg" (not for integers), "min", "max" or "prod".
-        names: what errors call the tensors.
-        name: what errors call the collective; made of ``names`` when it is not given.
+        names: of the tensors in errors.
+        name: of the collective in errors; made of ``names`` by default.
         algorithm: of ``collectives.Communicator.all_reduce``.
         timeout: seconds; ``None``: that of the communicator.
 
@@ -159,7 +158,7 @@ def all_gather(
     """Joins the tensors of all ranks along axis 0, in which their lengths may differ.
 
     Args:
-        rows: these lengths by rank, an int64 tensor; ``None``: the ranks tell each other first, by ``lengths``.
+        rows: these lengths by rank, an int64 tensor; ``None``: the ranks exchange them first, by ``lengths``.
         group, tensor, name, timeout: as for ``all_reduce``, whose errors these are too.
     """
     tensor = tf.convert_to_tensor(tensor)
@@ -184,7 +183,7 @@ def reduce_scatter(
         rows: how many each rank gets, an int64 tensor; the same on all ranks.
         group, tensor, op, names, name, timeout: as for ``all_reduce``, whose errors these are too.
     """
-    return _run_parts(group, "reduce_scatter", tensor, rows, names, name, timeout, op=op)
+    return _run_vector(group, "reduce_scatter", tensor, rows, names, name, timeout, op=op)
 
 
 def all_to_all(group: Group, tensor: Any, *, rows: Any, name: str | None = None, timeout: float | None = None) -> Any:
@@ -194,11 +193,11 @@ def all_to_all(group: Group, tensor: Any, *, rows: Any, name: str | None = None,
         rows: of shape (size, size), int64, the same on all ranks: entry (i, j) is how many rank i gives to rank j.
         group, tensor, name, timeout: as for ``all_reduce``, whose errors these are too.
     """
-    return _run_parts(group, "all_to_all", tensor, tf.reshape(rows, [-1]), None, name, timeout)
+    return _run_vector(group, "all_to_all", tensor, tf.reshape(rows, [-1]), None, name, timeout)
 
 
 def barrier(group: Group, *, name: str | None = None, timeout: float | None = None) -> Any:
-    """Waits until all ranks are there; the result says nothing. Arguments and errors are those of ``all_reduce``."""
+    """Waits for all ranks; the result is an empty tensor. Arguments and errors are those of ``all_reduce``."""
     return _run(group, "barrier", [tf.zeros([0])], None, name, timeout)[0]
 
 
@@ -212,10 +211,10 @@ def lengths(group: Group, tensor: Any, *, name: str | None = None, timeout: floa
 
 
 def _gather_rows(group: Group, tensor: Any, rows: Any, name: str | None, timeout: float | None) -> Any:
-    return _run_parts(group, "all_gather", tensor, rows, None, name, timeout)
+    return _run_vector(group, "all_gather", tensor, rows, None, name, timeout)
 
 
-def _run_parts(
+def _run_vector(
     group: Group,
     collective: str,
     tensor: Any,
@@ -267,12 +266,12 @@ def _run(
 
 
 def _refuse_xla(name: str) -> None:
-    """Says so while a function is traced; XLA would only say that it does not know the op."""
+    """Raises ValueError, while a function is traced, with advice; the error of XLA itself would only name the op."""
     if _private.compiled_by_xla():
         raise ValueError(
             f"'{name}' is reduced in a tf.function with jit_compile=True, and XLA can run no collectives but its own. "
-            "Leave jit_compile out of the function in which replicas reduce, and of model.compile; functions that only "
-            "compute, which it calls, may have it"
+            "Leave jit_compile out of the function in which replicas reduce, and of model.compile; functions that it "
+            "calls may have jit_compile if they only compute"
         )
 
 

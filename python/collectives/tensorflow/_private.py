@@ -1,7 +1,7 @@
-"""Every name of TensorFlow that is not part of its documented interface.
+"""All undocumented names of TensorFlow that this package uses.
 
-Nothing else in this package reaches such a name, so a release of TensorFlow that moves one breaks this file, and the
-test named after it says which. Each comes with the reason why the documented interface does not do.
+No other module uses such names, so a release of TensorFlow that moves one breaks only this file, and the test of that
+name tells which. Each has a comment that says why the documented API does not suffice.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ PerReplica: Any = _values.PerReplica
 # What a strategy expects back: the same value on each device.
 Mirrored: Any = _values.Mirrored
 
-# Joins the components of a result, tensors or IndexedSlices; leaves a result on one device unwrapped, as callers
-# expect.
+# Joins the components of a result, tensors or IndexedSlices; does not wrap a result on one device, as callers expect.
 regroup: Any = _distribute_utils.regroup
 
 # The devices of a destination, which may be a distributed value, a variable, a tensor or the name of a device.
@@ -43,34 +42,33 @@ CANONICALIZE_DEVICES = "_canonicalize_devices"
 
 
 def must_run(op: tf.Operation) -> None:
-    """Has an op of a function run also when nobody needs its results, without a place in the order of stateful ops.
+    """Makes an op of a function run even if nothing uses its results, without ordering it among stateful ops.
 
-    TensorFlow drops what has no effect that it knows of: an error would be lost, and a barrier let everybody through.
+    TensorFlow drops ops without known effects: errors would be lost, and a barrier would not wait.
     """
     op.graph.control_outputs.append(op)
 
 
 def get_cross_device_ops(strategy: tf.distribute.Strategy) -> Any:
-    """What a mirrored, central storage or parameter server strategy reduces with; no documented getter exists."""
+    """The cross-device ops of a mirrored, central storage or parameter server strategy; no documented getter exists."""
     return strategy.extended._cross_device_ops
 
 
 def set_cross_device_ops(strategy: tf.distribute.Strategy, ops: tf.distribute.CrossDeviceOps) -> None:
-    """Makes a strategy reduce with other ops, which only the mirrored one takes, and only when it is made."""
-    get_cross_device_ops(strategy)  # so that a release that renames it fails here instead of being ignored
+    """Replaces the ops of a strategy; only the mirrored one has an argument for them, and only when it is made."""
+    get_cross_device_ops(strategy)  # fails here if a release has renamed the attribute
     strategy.extended._cross_device_ops = ops
 
 
-# Names for several workers. TensorFlow's strategy for them has no argument for its ops; all of this is how ours makes
-# them itself.
+# Names for several workers. TensorFlow's strategy for them has no argument for its ops; ours replaces them by these.
 
 # The strategy asserts that its ops are of this class.
 CollectiveAllReduce: Any = _cross_device_ops.CollectiveAllReduce
 
-# What makes devices, variables and ops of MultiWorkerMirroredStrategy; ours overrides three steps of it.
+# The class that makes devices, variables and ops of MultiWorkerMirroredStrategy; ours overrides some methods.
 CollectiveAllReduceExtended: Any = _collective_strategy.CollectiveAllReduceExtended
 
-# Its methods that ours override.
+# The methods that ours overrides.
 EXTENDED_MEMBERS = (
     "_initialize_strategy",
     "_initialize_local",
@@ -82,12 +80,11 @@ EXTENDED_MEMBERS = (
     "_use_merge_call",
 )
 
-# Seconds without a heartbeat after which TensorFlow's coordination service gives a worker up. It then fails its own
-# collectives only, which nothing here uses; the engine sees a death itself, and sooner.
+# Seconds without a heartbeat after which TensorFlow's coordination service considers a worker dead. It then fails only
+# TensorFlow's own collectives, which are not used here; the engine notices a death itself, and sooner.
 COORDINATION_HEARTBEAT = 600.0
 
-# Whether that service can wait for all workers to register, within a limit. Elsewhere its leader, rank 0, waits for
-# them in another place, for an hour.
+# Whether that service can limit the time in which all workers must register. If not, rank 0 waits for them for an hour.
 COORDINATION_HAS_BARRIER = "cluster_register_with_barrier" in {
     field.name for field in _context.coordination_config_pb2.CoordinationServiceConfig.DESCRIPTOR.fields
 }
@@ -103,12 +100,12 @@ def get_extended_ops(extended: Any) -> tuple[Any, Any]:
 
 def set_extended_ops(extended: Any, ops: Any, host_ops: Any) -> None:
     """Replaces both."""
-    get_extended_ops(extended)  # so that a release that renames one fails here
+    get_extended_ops(extended)  # fails here if a release has renamed an attribute
     extended._cross_device_ops, extended._host_cross_device_ops = ops, host_ops
 
 
 def number_of_workers(extended: Any) -> int:
-    """Between how many workers a strategy reduces."""
+    """The number of workers of a strategy."""
     return int(extended._num_workers)
 
 
@@ -118,20 +115,20 @@ def communication_options(extended: Any) -> Any:
 
 
 def mark_server_started(extended: Any) -> None:
-    """Keeps a further strategy from starting TensorFlow's server of this process a second time."""
+    """Prevents another strategy from starting TensorFlow's server of this process a second time."""
     extended._std_server_started = True
 
 
 def disable_health_check(extended: Any) -> None:
-    """Keeps a further strategy from a collective of TensorFlow's own, which waits for all workers without a bound."""
-    assert isinstance(extended._enable_check_health, bool)  # so that a release that renames it fails here
+    """Prevents another strategy from running a collective of TensorFlow, which waits for all workers for ever."""
+    assert isinstance(extended._enable_check_health, bool)  # fails here if a release has renamed the attribute
     extended._enable_check_health = False
 
 
 def mark_as_unsaveable(reason: str) -> None:
-    """Has TensorFlow raise a ``ValueError`` with this text when the function that is being traced is exported.
+    """Makes TensorFlow raise a ``ValueError`` with this text when the function that is being traced is exported.
 
-    It names what the function captured else, which tells users nothing.
+    Its own error names a captured tensor, which does not help users.
     """
     if tf.inside_function():
         tf.compat.v1.get_default_graph().mark_as_unsaveable(reason)
@@ -143,12 +140,12 @@ def coordination_is_configured() -> bool:
 
 
 def configure_coordination(cluster_spec: Any, jobs: dict[str, int], register_timeout: float) -> None:
-    """Sets up TensorFlow's coordination service, before its context starts; the strategy alone would wait for an hour.
+    """Sets up TensorFlow's coordination service before its context starts; by default it waits for an hour.
 
     Args:
         cluster_spec: of the resolver.
-        jobs: how many tasks each job has that takes part.
-        register_timeout: seconds until all tasks must be there.
+        jobs: the number of tasks of each job that takes part.
+        register_timeout: seconds in which all tasks must register.
     """
     make_job = _context.coordination_config_pb2.CoordinatedJob
     _context.context().configure_coordination_service(
@@ -164,7 +161,7 @@ def configure_coordination(cluster_spec: Any, jobs: dict[str, int], register_tim
 
 
 def context_is_up() -> bool:
-    """Whether that has happened."""
+    """Whether TensorFlow's context has started."""
     return bool(_context.context()._initialized)
 
 
@@ -174,25 +171,25 @@ def publish(key: str, value: str) -> None:
 
 
 def look_up(key: str, timeout: float) -> str:
-    """Reads from that store; waits until the key is there.
+    """Reads from that store; waits until the key exists.
 
     Raises:
-        tf.errors.DeadlineExceededError: it was not there in time.
+        tf.errors.DeadlineExceededError: it did not exist in time.
     """
     return str(_context.context().get_config_key_value(key, timeout_in_ms=max(1, int(timeout * 1000))))
 
 
 def merge_call_is_refused() -> bool:
-    """Whether the graph being made lies within that of a replica's function, like a branch of ``tf.cond``.
+    """Whether the current graph is nested in that of a replica's function, as a branch of ``tf.cond`` is.
 
-    TensorFlow refuses to merge replicas there, and says so in no documented way before one tries.
+    TensorFlow refuses to merge replicas there, and has no documented way to ask before.
     """
     outer = getattr(threading.current_thread(), "graph", None)
     return outer is not None and not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not outer
 
 
 def compiled_by_xla() -> bool:
-    """Whether the graph being made, or one around it, is of a ``tf.function`` with ``jit_compile=True``."""
+    """Whether the current graph, or one around it, is of a ``tf.function`` with ``jit_compile=True``."""
     return not tf.executing_eagerly() and bool(
         _control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     )

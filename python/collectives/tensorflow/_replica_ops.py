@@ -1,7 +1,7 @@
-"""What the cross-device ops share: from the values of a strategy to native ops, and back to every device.
+"""The base of the cross-device ops: passes the values of a strategy to native ops, and the results to every device.
 
-All replicas live in one memory, so a batch is reduced by one op whatever its destinations are, in the order in which
-the strategy gives it. Each destination then takes the one result by an identity, which on CPUs copies nothing.
+All replicas are in one memory, so one op reduces a batch for all destinations, in the order of the strategy. Each
+destination gets the result by an identity op, which on CPUs copies nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ._indexed_slices import join, merge
 
 __all__ = ["CrossDeviceOps", "components_of", "is_mean", "name_of", "on_each"]
 
-_told_of_gpus = threading.Event()
+_warned_of_gpus = threading.Event()
 
 _Pair: TypeAlias = "tuple[Any, Any]"  # a PerReplica and its destinations
 
 
 class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused-ignore]
-    """The base of the classes in ``cross_device_ops``; not meant to be made itself.
+    """The base of the classes in ``cross_device_ops``; abstract.
 
     Attributes:
         combination: the order in which the engine combines the values of replicas.
@@ -40,7 +40,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
     merge_indexed_slices = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CrossDeviceOps:
-        # Strategies are copied with their ops, which hold settings only; a function in them is shared.
+        # Copying a strategy copies its ops. They hold settings only, so a shallow copy will do.
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(self.__dict__)
@@ -57,7 +57,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
         return [self._merged_alone(r) for r in super().batch_reduce(reduce_op, value_destination_pairs, options)]
 
     def _merged_alone(self, result: Any) -> Any:
-        """A result with its equal indices merged: TensorFlow hands on a value of one replica without asking us."""
+        """Merges equal indices of a result of one replica, which TensorFlow passes on without calling our reduction."""
         alone = self._num_between_graph_workers == 1 and isinstance(result, tf.IndexedSlices)
         return merge([result]) if alone and self.merge_indexed_slices else result
 
@@ -86,8 +86,8 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
         return on_each(gathered, devices)
 
     def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
-        """In replica context; strategies call it where they can do without a merge call, hence rarely."""
-        del replica_id  # the merge call knows
+        """Reduces in replica context. Strategies call it only where they need no merge call, which is rare."""
+        del replica_id  # the merge call knows the replica
 
         def merged(_: Any, *flat: Any) -> Any:
             return self.batch_reduce(reduce_op, [(v, v) for v in flat], options)
@@ -96,7 +96,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
         return tf.nest.pack_sequence_as(value, context.merge_call(merged, args=tuple(tf.nest.flatten(value))))
 
     def _places(self, destinations: Any) -> tuple[str, ...]:
-        """The devices that get the result. Those of function arguments are unknown; there the strategy tells."""
+        """The devices that get the result. Those of function arguments are unknown; then they are the strategy's."""
         devices = tuple(_private.get_devices_from(destinations, getattr(self, _private.CANONICALIZE_DEVICES)))
         if not all(devices) and tf.distribute.has_strategy():
             workers = tf.distribute.get_strategy().extended.worker_devices
@@ -106,7 +106,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
 
     @contextlib.contextmanager
     def _scope(self, device: str) -> Iterator[None]:
-        """Where reductions are made, for a batch whose first result goes to `device`."""
+        """The device scope for the reduction of a batch whose first result goes to `device`."""
         with tf.device(device), _silent():
             yield
 
@@ -123,7 +123,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc, unused
                 results[k] = together(values, len(values) if mean else None)
                 continue
             plain[k] = _alike([tf.convert_to_tensor(value) for value in values], names[k])
-            # Means of integers are divided here; the others are one op however the batch is mixed.
+            # Means of integers are sums that are divided below; all others go into one op.
             kind = "avg" if mean and not plain[k][0].dtype.is_integer else "sum"
             dense.setdefault((kind, len(values)), []).append(k)
         for (kind, replicas), chosen in dense.items():
@@ -150,10 +150,10 @@ def components_of(value: Any) -> tuple[Any, ...]:
 
 
 def name_of(number: int, values: Sequence[Any], destinations: Any) -> str:
-    """What errors call a tensor: by its variable where it goes to one, else by its own name, which only graphs give.
+    """The name of a tensor in errors: that of its variable if it goes to one, else that of the tensor in its graph.
 
-    In eager mode a tensor has no name, and its dtype and its place in the call have to do. Its shape is in the error;
-    a name with it would be another op for each shape.
+    In eager mode a tensor has no name; then its dtype and its position in the call are used, but not its shape: the
+    name is an attribute of the op, so each shape would make another op.
     """
     for named in (destinations, values[0]):
         if isinstance(named, tf.Variable) or (tf.is_tensor(named) and not tf.executing_eagerly()):
@@ -164,7 +164,7 @@ def name_of(number: int, values: Sequence[Any], destinations: Any) -> str:
 
 
 def _alike(values: list[Any], name: str) -> list[Any]:
-    """The values of all replicas, when they can be combined as far as one can tell before they are there."""
+    """The values of all replicas, after a check of their dtypes and static shapes."""
     first = values[0]
     for r, value in enumerate(values):
         check_reducible(value.dtype, f"'{name}' of replica {r}")
@@ -182,16 +182,16 @@ def _alike(values: list[Any], name: str) -> list[Any]:
 
 
 def on_each(result: Any, devices: Sequence[str]) -> Any:
-    """The result with a component on each device; unwrapped when there is one device, as strategies expect."""
-    _tell_of_gpus(devices)
+    """The result with a component on each device; not wrapped for a single device, as strategies expect."""
+    _warn_of_gpus(devices)
     return _private.regroup([_identity(result, device) for device in devices], wrap_class=_private.Mirrored)
 
 
-def _tell_of_gpus(devices: Sequence[str]) -> None:
-    """Says once that what lives on GPUs goes through the memory of the host, to be reduced there and copied back."""
-    if _told_of_gpus.is_set() or not any(":GPU:" in device.upper() for device in devices):
+def _warn_of_gpus(devices: Sequence[str]) -> None:
+    """Warns once that tensors on GPUs are reduced in the memory of the host."""
+    if _warned_of_gpus.is_set() or not any(":GPU:" in device.upper() for device in devices):
         return
-    _told_of_gpus.set()
+    _warned_of_gpus.set()
     tf.get_logger().warning(
         "collectives: tensors on GPUs are copied to the host, reduced there, and copied back, since TensorFlow gives "
         "plug-ins no stream of its GPUs; where all replicas of a job are on GPUs of one process, "
@@ -209,7 +209,7 @@ def _identity(value: Any, device: str) -> Any:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Tensors may move between devices here, whatever the policy of the program is for its own ops."""
+    """Allows tensors to move between devices, whatever the device policy of the program is."""
     policy = tf.config.experimental.get_device_policy()
     if policy == "silent":
         yield

@@ -1,12 +1,12 @@
-"""How the workers meet before TensorFlow's server starts in any of them.
+"""Lets the workers meet before TensorFlow's server starts in any of them.
 
-TensorFlow takes whoever listens at the address of a worker for that worker, and its rank 0 then waits for it: for an
-hour, in a call that no signal and no thread of Python gets through. So the workers meet first, at the same addresses:
-each takes its port, which shows that nobody else has it, and tells rank 0, which tells all when everybody is there, or
-what is wrong. Then they leave the ports to TensorFlow's servers.
+TensorFlow assumes that a process that listens at the address of a worker is that worker, and its rank 0 waits for it:
+up to an hour, without serving signals or other Python threads. So the workers first meet at the same addresses: each
+binds its port, which proves that no other process has it, and connects to rank 0, which tells all when everyone is
+there, or what is wrong. Then they release the ports for TensorFlow's servers.
 
-Strangers can join in, as they can connect to these servers. Nothing that they could use is told, and the worst that
-they achieve is that rank 0 goes on to the next wait, which is bounded.
+Strangers can take part, as they can connect to these servers. They learn nothing of use, and at worst make rank 0
+continue to the next wait, which has a limit.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .._startup import wire
 from .._startup.acceptor import Acceptor
 from .._startup.loop import Loop
 from .._startup.sockets import listen_anywhere
-from .._startup.wire import Deadline, Message, Task, WireError, shown
+from .._startup.wire import Deadline, Message, Task, WireError, printable
 from ._tf_config import TFConfig
 
 __all__ = ["LateError", "StartError", "meet", "name_of", "no_answer"]
 
 _VERSION = 1
-_PROBE = 1.0  # seconds for a connection, to see who is there
+_PROBE = 1.0  # seconds for an attempt to connect
 _PAUSE = 0.05  # seconds between two attempts
-_BIND_PATIENCE = 2.0  # seconds in which a port may become free: an earlier worker may be about to end
-_FAREWELL = 5.0  # seconds for the others to leave their ports when all are there
+_BIND_PATIENCE = 2.0  # seconds to wait for a port in use: an earlier worker may be about to end
+_LEAVE_LIMIT = 5.0  # seconds for the others to release their ports when all are there
 
 
 class StartError(Exception):
@@ -37,17 +37,17 @@ class StartError(Exception):
 
 
 class LateError(StartError):
-    """Not all came in time; the text says which are missing."""
+    """Not all workers came in time; the text says which are missing."""
 
 
 def name_of(config: TFConfig, rank: int) -> str:
-    """How texts call a worker: its job, index and address."""
+    """The name of a worker in errors: its job, index and address."""
     job, index, address = config.members[rank]
     return f"{job} {index} at {address}"
 
 
 def no_answer(config: TFConfig, rank: int) -> str:
-    """Why nobody can be reached at the address of a worker; "" when somebody can be."""
+    """Why no process can be reached at the address of a worker; "" when one can."""
     try:
         _connect(config, rank, _PROBE).close()
     except OSError as error:
@@ -56,25 +56,25 @@ def no_answer(config: TFConfig, rank: int) -> str:
 
 
 def meet(config: TFConfig, deadline: Deadline) -> None:
-    """Returns when all workers are there and have left their ports.
+    """Returns when all workers are there and have released their ports.
 
     Raises:
-        LateError: not all are there at the deadline.
-        StartError: the port of a worker is taken.
+        LateError: a worker is missing at the deadline.
+        StartError: the port of a worker is in use.
     """
     listeners: list[socket.socket] = []
     problem = ""
     try:
         try:
-            listeners = _take_port(config, deadline)
+            listeners = _bind_port(config, deadline)
         except OSError as error:
             problem = (
-                f"{name_of(config, config.rank)} cannot take its port: {error.strerror or error}. Is it held by "
+                f"{name_of(config, config.rank)} cannot listen on its port: {error.strerror or error}. Is it used by "
                 "another job, or by a worker of an earlier start that has not ended? End that, or choose other ports "
                 "in the cluster"
             )
         if config.rank > 0:
-            _visit(config, listeners, problem, deadline)
+            _join(config, listeners, problem, deadline)
         elif problem:
             raise StartError(problem)
         else:
@@ -84,9 +84,9 @@ def meet(config: TFConfig, deadline: Deadline) -> None:
             listener.close()
 
 
-def _take_port(config: TFConfig, deadline: Deadline) -> list[socket.socket]:
-    """Listens where TensorFlow's server will, on all addresses. Raises ``OSError``."""
-    _, port = _place(config, config.rank)
+def _bind_port(config: TFConfig, deadline: Deadline) -> list[socket.socket]:
+    """Listens on the port of TensorFlow's server, on all addresses. Raises ``OSError``."""
+    _, port = _address(config, config.rank)
     patience = Deadline(min(_BIND_PATIENCE, deadline.remaining() / 2))
     while True:
         try:
@@ -98,80 +98,82 @@ def _take_port(config: TFConfig, deadline: Deadline) -> list[socket.socket]:
 
 
 class _Hub:
-    """What rank 0 does."""
+    """The part of rank 0."""
 
     def __init__(self, config: TFConfig, listeners: list[socket.socket], deadline: Deadline) -> None:
         self._config = config
         self._listeners = listeners
         self._deadline = deadline
         self._loop = Loop()
-        self._there: dict[int, socket.socket] = {}
+        self._joined: dict[int, socket.socket] = {}
         self._problem = ""
 
     def run(self) -> None:
         acceptor = Acceptor(
-            self._loop, self._listeners, lambda sock: _greeted(sock, self._config), self._welcome, what="start"
+            self._loop, self._listeners, lambda sock: _receive_hello(sock, self._config), self._add, what="start"
         )
         try:
             others = self._config.size - 1
-            in_time = self._loop.run(lambda: bool(self._problem) or len(self._there) == others, self._deadline)
+            in_time = self._loop.run(lambda: bool(self._problem) or len(self._joined) == others, self._deadline)
             if self._problem:
-                self._tell({"failed": self._problem})
+                self._send_to_all({"failed": self._problem})
                 raise StartError(self._problem)
             if not in_time:
-                text = self._late()
-                self._tell({"failed": text, "late": True})
+                text = self._describe_missing()
+                self._send_to_all({"failed": text, "late": True})
                 raise LateError(text)
-            self._tell({"go": True})
-            # What they do not close in time shows when their servers do not answer.
-            self._loop.run(lambda: not self._there, Deadline(min(_FAREWELL, self._deadline.remaining())))
+            self._send_to_all({"go": True})
+            # A worker that does not close in time is noticed later, when its server does not answer.
+            self._loop.run(lambda: not self._joined, Deadline(min(_LEAVE_LIMIT, self._deadline.remaining())))
         finally:
             acceptor.close()
             self._loop.close()
 
-    def _welcome(self, sock: socket.socket, hello: Message) -> None:
+    def _add(self, sock: socket.socket, hello: Message) -> None:
         rank = int(hello["rank"])
-        if before := self._there.pop(rank, None):  # it has started again
+        if before := self._joined.pop(rank, None):  # the worker was started again
             self._loop.cancel(before)
             before.close()
-        self._problem = self._problem or shown(hello["problem"])
-        self._there[rank] = sock
-        self._loop.start(sock, wire.receive_bytes(sock, 1), lambda *_: self._lose(rank, sock))
-        self._tell({"waiting": self._missing()})
+        self._problem = self._problem or printable(hello["problem"])
+        self._joined[rank] = sock
+        self._loop.start(sock, wire.receive_bytes(sock, 1), lambda *_: self._remove(rank, sock))
+        self._send_to_all({"waiting": self._missing()})
 
-    def _lose(self, rank: int, sock: socket.socket) -> None:
-        """It has ended; or it has left its port, when all are there."""
+    def _remove(self, rank: int, sock: socket.socket) -> None:
+        """Called at the end of a connection: the worker has ended, or, when all are there, has released its port."""
         sock.close()
-        if self._there.get(rank) is sock:
-            del self._there[rank]
-            self._tell({"waiting": self._missing()})
+        if self._joined.get(rank) is sock:
+            del self._joined[rank]
+            self._send_to_all({"waiting": self._missing()})
 
     def _missing(self) -> list[int]:
-        return [rank for rank in range(1, self._config.size) if rank not in self._there]
+        return [rank for rank in range(1, self._config.size) if rank not in self._joined]
 
-    def _tell(self, message: Message) -> None:
-        """Short texts, which fit into the buffers; who has gone is noticed elsewhere."""
+    def _send_to_all(self, message: Message) -> None:
+        """Sends a short message, which fits into the socket buffers; `_remove` notices workers that have ended."""
         data = wire.encode(message)
-        for sock in self._there.values():
+        for sock in self._joined.values():
             try:
                 sock.send(data, socket.MSG_NOSIGNAL)
             except OSError:
                 continue
 
-    def _late(self) -> str:
+    def _describe_missing(self) -> str:
         found = []
         for rank in self._missing():
-            why = no_answer(self._config, rank) or "somebody listens there who has not come to worker 0 of this job"
+            why = no_answer(self._config, rank) or "the process that listens there has not come to worker 0 of this job"
             found.append(f"{name_of(self._config, rank)} ({why})")
-        return f"{name_of(self._config, 0)} has not heard of {', '.join(found)}"
+        return f"{name_of(self._config, 0)} has no message from {', '.join(found)}"
 
 
-def _greeted(sock: socket.socket, config: TFConfig) -> Task[Message]:
-    """The hello of a worker that has come to rank 0."""
+def _receive_hello(sock: socket.socket, config: TFConfig) -> Task[Message]:
+    """Receives the hello of a worker on rank 0. Refuses one of another job."""
     hello = yield from wire.receive(sock, wire.STRANGER_LIMIT)
     expected = _hello(config, 0, "")
     if any(hello.get(key) != expected[key] for key in ("start", "jobs")):
-        text = f"{name_of(config, 0)} is of a job with {expected['jobs']}, not with {shown(repr(hello.get('jobs')))}"
+        text = (
+            f"{name_of(config, 0)} is of a job with {expected['jobs']}, not with {printable(repr(hello.get('jobs')))}"
+        )
         yield from wire.send(sock, {"failed": text})
         raise WireError(text)
     rank, problem = hello.get("rank"), hello.get("problem")
@@ -185,30 +187,30 @@ def _hello(config: TFConfig, rank: int, problem: str) -> Message:
     return {"start": _VERSION, "jobs": {job: jobs.count(job) for job in jobs}, "rank": rank, "problem": problem}
 
 
-def _visit(config: TFConfig, listeners: list[socket.socket], problem: str, deadline: Deadline) -> None:
-    """What the others do: they come to rank 0 until they hear that all are there."""
-    found = problem  # why it goes no further
+def _join(config: TFConfig, listeners: list[socket.socket], problem: str, deadline: Deadline) -> None:
+    """The part of the other workers: they connect to rank 0 until it tells that all are there."""
+    found = problem  # why the start does not proceed
     while deadline.remaining() > 0:
         try:
             with _connect(config, 0, min(_PROBE, deadline.remaining())) as sock:
                 sock.setblocking(False)
                 wire.run(wire.send(sock, _hello(config, config.rank, problem)), sock, deadline)
-                found = "whoever listens there says nothing, so it is not that worker, or a stopped one"
+                found = "the process that listens there sends nothing: it is not that worker, or it is stopped"
                 while True:
                     answer = wire.run(wire.receive(sock, wire.STRANGER_LIMIT), sock, deadline)
                     if "failed" in answer:
-                        raise (LateError if answer.get("late") else StartError)(shown(str(answer["failed"])))
+                        raise (LateError if answer.get("late") else StartError)(printable(str(answer["failed"])))
                     if "go" in answer:
                         for listener in listeners:
                             listener.close()
-                        return  # closes the connection, which rank 0 waits for
+                        return  # closes the connection; rank 0 waits for that
                     found = _waits_for(config, answer.get("waiting"))
         except TimeoutError:
             if deadline.remaining() == 0:
                 break
             found = "it cannot be reached: no answer to a connection"
         except WireError as error:
-            found = f"whoever listens there is not that worker: {shown(str(error))}"
+            found = f"the process that listens there is not that worker: {printable(str(error))}"
         except OSError as error:
             found = error.strerror or str(error)
         time.sleep(min(_PAUSE, deadline.remaining()))
@@ -219,13 +221,13 @@ def _visit(config: TFConfig, listeners: list[socket.socket], problem: str, deadl
 
 def _waits_for(config: TFConfig, ranks: Any) -> str:
     known = [rank for rank in ranks if type(rank) is int and 0 < rank < config.size] if isinstance(ranks, list) else []
-    return "it waits for " + (", ".join(name_of(config, rank) for rank in known) or "nobody")
+    return "it waits for " + (", ".join(name_of(config, rank) for rank in known) or "no other")
 
 
-def _place(config: TFConfig, rank: int) -> tuple[str, int]:
+def _address(config: TFConfig, rank: int) -> tuple[str, int]:
     host, _, port = config.members[rank][2].rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def _connect(config: TFConfig, rank: int, seconds: float) -> socket.socket:
-    return socket.create_connection(_place(config, rank), timeout=max(seconds, 0.01))
+    return socket.create_connection(_address(config, rank), timeout=max(seconds, 0.01))

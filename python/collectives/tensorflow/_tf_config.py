@@ -23,7 +23,7 @@ _EXAMPLE = '{"cluster": {"worker": ["node1:2222", "node2:2222"]}, "task": {"type
 
 @dataclass(frozen=True)
 class TFConfig:
-    """A cluster and the place of this process in it.
+    """A cluster, and which of its tasks this process is.
 
     Attributes:
         cluster: for each job the addresses, ``host:port``, of its tasks.
@@ -37,7 +37,7 @@ class TFConfig:
 
     @property
     def trains(self) -> bool:
-        """Whether this process is one of those that train together: the chief and the workers."""
+        """Whether this process trains with others: whether it is the chief or a worker."""
         return self.task_type in _TRAINING
 
     @property
@@ -59,13 +59,13 @@ class TFConfig:
 
     @property
     def address(self) -> str | None:
-        """That of this process; ``None`` for an evaluator outside the cluster."""
+        """The address of this process; ``None`` for an evaluator outside the cluster."""
         addresses = self.cluster.get(self.task_type, [])
         return addresses[self.task_index] if self.task_index < len(addresses) else None
 
 
 def read_tf_config(environ: Mapping[str, str] | None = None) -> TFConfig | None:
-    """What the variable ``TF_CONFIG`` says.
+    """The cluster in the variable ``TF_CONFIG``.
 
     Args:
         environ: the variables to read, ``os.environ`` by default.
@@ -112,12 +112,12 @@ def read_tf_config(environ: Mapping[str, str] | None = None) -> TFConfig | None:
 
 
 def from_cluster(cluster: Any, task_type: Any, task_index: Any, *, source: str = "cluster_resolver") -> TFConfig:
-    """The same of a cluster that is given.
+    """Checks a cluster and a task, and makes a TFConfig of them.
 
     Args:
         cluster: by job, a list of addresses; not empty.
         task_type, task_index: which task this process is.
-        source: what errors say all this comes from.
+        source: where they come from, for errors.
 
     Raises:
         ValueError: it is malformed.
@@ -127,7 +127,7 @@ def from_cluster(cluster: Any, task_type: Any, task_index: Any, *, source: str =
         raise ValueError(f"the task of {source} has the type {_quoted(task_type)}; accepted are {', '.join(JOBS)}")
     index = _index(task_index, source)
     tasks = len(checked.get(task_type, ()))
-    # An evaluator is on its own, and usually not listed.
+    # An evaluator works alone, and clusters usually do not list it.
     if task_type == "evaluator" and tasks == 0:
         tasks = index + 1
     if tasks == 0:

@@ -1,7 +1,7 @@
-"""The ops of a multi-worker strategy: over the replicas of this process first, then between the workers.
+"""The cross-device ops of a multi-worker strategy: reduce over the replicas of this process, then between the workers.
 
-One tensor per worker travels. Dense tensors of one dtype are fused into few collectives, formed when a step is traced,
-from the order of the variables, so that all workers form the same ones.
+Each worker sends one tensor for all its replicas. Dense tensors of one dtype are fused into few collectives. These are
+formed when a step is traced, in the order of the variables, so all workers form the same ones.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .cross_device_ops import NcclAllReduce
 __all__ = ["WorkerOps"]
 
 _log = logging.getLogger("collectives")
-_told_of_nccl: list[bool] = []
+_warned_of_nccl: list[bool] = []
 
 
 class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # type: ignore[misc, unused-ignore]
-    """Stands where TensorFlow has its ``CollectiveAllReduce``, of whose class a strategy wants it to be.
+    """Replaces TensorFlow's ``CollectiveAllReduce``, of which a strategy requires it to be a subclass.
 
     Attributes:
         group: the workers; ``None``: this process is alone.
@@ -42,14 +42,14 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
     ) -> None:
         """
         Args:
-            stock: the ops that this one replaces, from which it has its devices.
+            stock: the ops that this one replaces; its devices are used.
             group: the workers, or None.
-            options: the CommunicationOptions of the strategy, which those of a call override.
+            options: the CommunicationOptions of the strategy; those of a call override them.
             choice: one of the classes of ``cross_device_ops``, for its combination, packs, algorithm and
                 merge_indexed_slices.
-            merge_indexed_slices: as the attribute, also where ``choice`` has it not.
+            merge_indexed_slices: as the attribute; also True if that of ``choice`` is.
         """
-        # Not that of the base, which would make launchers of TensorFlow's own collectives.
+        # Not __init__ of CollectiveAllReduce, which would set up TensorFlow's own collectives.
         tf.distribute.CrossDeviceOps.__init__(self)
         _private.adopt_devices(self, stock)
         self.group = group
@@ -71,7 +71,7 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
         names = [_replica_ops.name_of(i, values, where) for i, (values, where) in enumerate(pairs)]
         places = [self._places(where) for _, where in pairs]
         with self._scope(places[0][0]):
-            results = self._reduce_everywhere([values for values, _ in pairs], names, mean, options)
+            results = self._reduce_over_workers([values for values, _ in pairs], names, mean, options)
         return [_replica_ops.on_each(result, devices) for result, devices in zip(results, places, strict=True)]
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:
@@ -79,22 +79,22 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
         name = _replica_ops.name_of(0, values, destinations)
         devices = self._places(destinations)
         with self._scope(devices[0]):
-            gathered = self._gather_everywhere(values, axis, name, self._merged(options))
+            gathered = self._gather_over_workers(values, axis, name, self._merge_options(options))
         return _replica_ops.on_each(gathered, devices)
 
     def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
         if len(_private.devices_of(self)) > 1:
             return super()._all_reduce(reduce_op, value, replica_id, options)
-        # With one replica there is nobody to merge with, so this works inside tf.cond too.
+        # A single replica needs no merge call, so this works inside tf.cond, too.
         mean = _replica_ops.is_mean(reduce_op)
         flat = [(v,) for v in tf.nest.flatten(value)]
         names = [_replica_ops.name_of(i, v, None) for i, v in enumerate(flat)]
-        return tf.nest.pack_sequence_as(value, self._reduce_everywhere(flat, names, mean, options))
+        return tf.nest.pack_sequence_as(value, self._reduce_over_workers(flat, names, mean, options))
 
-    def _merged(self, options: Any) -> Any:
+    def _merge_options(self, options: Any) -> Any:
         merged = self.options if options is None else self.options.merge(options)
-        if merged.implementation == tf.distribute.experimental.CommunicationImplementation.NCCL and not _told_of_nccl:
-            _told_of_nccl.append(True)
+        if merged.implementation == tf.distribute.experimental.CommunicationImplementation.NCCL and not _warned_of_nccl:
+            _warned_of_nccl.append(True)
             _log.warning(
                 "NCCL was asked for by the CommunicationOptions; TensorFlow gives plug-ins no stream of its GPUs, so "
                 "the engine reduces over the memory of the host and chooses the algorithm itself"
@@ -105,16 +105,16 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
         ring = options.implementation == tf.distribute.experimental.CommunicationImplementation.RING
         return "ring" if ring and self.algorithm == "auto" else self.algorithm
 
-    def _reduce_everywhere(self, tensors: Sequence[Any], names: Sequence[str], mean: bool, options: Any) -> list[Any]:
+    def _reduce_over_workers(self, tensors: Sequence[Any], names: Sequence[str], mean: bool, options: Any) -> list[Any]:
         """Reduces over all replicas of all workers; one result for each of `tensors`."""
         if self._refusal is not None:
             self._refusal.reduce()  # raises
         if self.group is None:
             return self._reduce(tensors, names, mean)
-        options = self._merged(options)
+        options = self._merge_options(options)
         sums = self._mean_is_of_sum(tensors) if mean else [True] * len(tensors)
         results: list[Any] = [None] * len(tensors)
-        # The mean over workers of means over replicas, since all workers have the same number of replicas.
+        # A mean is the mean over workers of means over replicas: all workers have the same number of replicas.
         for summed in (True, False):
             chosen = [k for k in range(len(tensors)) if sums[k] == summed]
             if not chosen:
@@ -146,7 +146,7 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
                 results[k] = gather_from_workers(self.group, value, **same)
         if mean:
             count = self.group.size * len(tensors[0])
-            results = [_divided(value, count) if summed else value for value, summed in zip(results, sums, strict=True)]
+            results = [_divide(value, count) if summed else value for value, summed in zip(results, sums, strict=True)]
         return results
 
     def all_true(self, values: Sequence[Any], name: str) -> Any:
@@ -161,13 +161,13 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
             return tf.cast(least, tf.bool)
 
     def _mean_is_of_sum(self, tensors: Sequence[Any]) -> list[bool]:
-        """For each tensor whether its mean is a sum that is divided at the end, and not an average in the engine."""
+        """For each tensor, whether its mean is computed as a sum that is divided at the end, not by the engine."""
         return [
             isinstance(values[0], tf.IndexedSlices) or tf.convert_to_tensor(values[0]).dtype.is_integer
             for values in tensors
         ]
 
-    def _gather_everywhere(self, values: Sequence[Any], axis: Any, name: str, options: Any) -> Any:
+    def _gather_over_workers(self, values: Sequence[Any], axis: Any, name: str, options: Any) -> Any:
         values = [tf.convert_to_tensor(value) for value in values]
         if values[0].dtype in (tf.string, tf.resource, tf.variant):
             raise TypeError(
@@ -194,7 +194,7 @@ class WorkerOps(_replica_ops.CrossDeviceOps, _private.CollectiveAllReduce):  # t
         return back
 
 
-def _divided(value: Any, count: int) -> Any:
+def _divide(value: Any, count: int) -> Any:
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(mean_of_sum(value.values, count), value.indices, value.dense_shape)
     return mean_of_sum(value, count)

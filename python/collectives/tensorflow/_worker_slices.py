@@ -1,18 +1,17 @@
 """IndexedSlices across workers.
 
-By default the rows of all workers are gathered, in the order of the ranks: what one process has that takes all examples
-(``gather_from_workers``). Where they would need more memory than ``MEMORY_CAP`` nothing is sent and an error says so.
+By default the rows of all workers are gathered, in rank order, as one process would have them for all examples
+(``gather_from_workers``). If they need more memory than ``MEMORY_CAP``, nothing is sent and all workers raise an error.
 
-Where equal indices are to be merged (``sum_over_workers``) the workers first gather the indices, each its distinct
-ones. From these everybody knows the sorted list of all distinct indices and how many rows the workers have in sum, and
-so everybody takes the same of two ways:
+To merge equal indices (``sum_over_workers``), the workers first gather their distinct indices. Each then knows the
+sorted list of all distinct indices and the total number of rows, so all choose the same of two methods:
 
-- *sparse*: gather the rows too, and add up those of the same index. A worker receives the rows of all.
-- *dense*: each puts its rows into a buffer with one row for each distinct index of the job, and the buffers are
-  all-reduced. A worker receives about twice the buffer, however many workers there are.
+- *sparse*: gather the rows, too, and add those of equal index. A worker receives the rows of all.
+- *dense*: each worker puts its rows into a buffer with one row for each distinct index of the job, and the buffers are
+  all-reduced. A worker receives about twice the buffer, whatever the number of workers.
 
-The way with fewer bytes is taken. Where the gathered rows would need more memory than the cap it is always the dense
-one, whose buffer the result needs anyway.
+They use the method with fewer bytes; always the dense one if the gathered rows need more memory than the cap, since the
+result needs its buffer anyway.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ __all__ = ["MEMORY_CAP", "gather_from_workers", "sum_over_workers"]
 
 MEMORY_CAP = 256 << 20  # bytes of gathered rows
 _MERGE = (
-    "Merge equal indices before they travel, by merge_indexed_slices=True of the strategy or of its cross_device_ops"
+    "Merge equal indices before they are sent, by merge_indexed_slices=True of the strategy or of its cross_device_ops"
 )
 
 
 def gather_from_workers(
     group: _ops.Group, slices: tf.IndexedSlices, *, name: str, timeout: float | None = None, advice: str = _MERGE
 ) -> tf.IndexedSlices:
-    """The IndexedSlices of all workers, one after another in the order of the ranks.
+    """The IndexedSlices of all workers, concatenated in rank order.
 
     Args:
         group: all its ranks make the same call.
-        slices: of this worker. The rows may differ in number between workers, down to none.
-        name: what errors call it.
+        slices: of this worker. The number of rows may differ between workers, and may be 0.
+        name: for errors.
         timeout: of the collectives.
-        advice: what an error says to do where there are too many rows, besides smaller batches.
+        advice: text of the error for too many rows, besides smaller batches.
 
     Raises (when it runs):
-        tf.errors.InvalidArgumentError: the rows of all need more than ``MEMORY_CAP``; on all workers, which have then
-            sent nothing but how many rows they have, and can go on.
+        tf.errors.InvalidArgumentError: the rows of all workers need more than ``MEMORY_CAP``; on all workers, which
+            have sent only their numbers of rows then, and can continue.
         tf.errors.OpError: as ``_ops.all_reduce``.
     """
     values, indices = slices.values, slices.indices
@@ -79,8 +78,8 @@ def sum_over_workers(
 
     Args:
         group: all its ranks make the same call.
-        slices: of this worker; no index occurs twice. The rows may differ in number between workers, down to none.
-        name: what errors call it.
+        slices: of this worker; no index occurs twice. The number of rows may differ between workers, and may be 0.
+        name: for errors.
         algorithm, timeout: of the collectives.
 
     Raises (when it runs):
@@ -90,7 +89,7 @@ def sum_over_workers(
     gathered = _ops.all_gather(group, indices, name=f"indices of {name}", timeout=timeout)
     distinct = tf.sort(tf.unique(gathered).y)
     rows = tf.size(distinct, out_type=tf.int64)
-    told = tf.size(gathered, out_type=tf.int64)
+    total_rows = tf.size(gathered, out_type=tf.int64)
 
     def sparse() -> Any:
         received = _ops.all_gather(group, values, name=f"rows of {name}", timeout=timeout)
@@ -105,8 +104,8 @@ def sum_over_workers(
         )
         return result
 
-    # What decides is the same on all workers.
-    few = tf.logical_and(told <= 2 * rows, told * _row_bytes(values) <= MEMORY_CAP)
+    # The condition is the same on all workers.
+    few = tf.logical_and(total_rows <= 2 * rows, total_rows * _row_bytes(values) <= MEMORY_CAP)
     summed = tf.cond(few, sparse, dense)
     summed.set_shape(tf.TensorShape([None]).concatenate(values.shape[1:]))
     return tf.IndexedSlices(summed, distinct, slices.dense_shape)

@@ -7,17 +7,17 @@
 Names, arguments and meaning are those of TensorFlow's classes of these names; ``RingAllReduce`` is new. For a strategy
 that exists already, or whose constructor takes no ops, see ``plug``.
 
-One batch of gradients is one or a few native ops, in the order of the variables. SUM and MEAN are done for 8- to 64-bit
-integers, for floating tensors of 16 bits and more, where 16 bits are summed in float32, and for complex ones. The mean
-of integers is floating: float64 for 32 and 64 bits, float32 for 8 and 16. bool and string tensors are a ``TypeError``.
-Gathering takes every dtype and axis.
+One batch of gradients is one or a few native ops, in the order of the variables. SUM and MEAN work on integers of 8 to
+64 bits, floating tensors of 16 bits and more (16 bits are summed in float32), and complex tensors. The mean of integers
+is floating: float64 for 32 and 64 bits, float32 for 8 and 16. bool and string tensors are a ``TypeError``. Gathering
+works for every dtype and axis.
 
-IndexedSlices, the gradients of embeddings, are joined, the rows of the first replica first, as TensorFlow joins them
-and as one process has them for the global batch. With ``merge_indexed_slices=True`` the result has one row for each
-distinct index, the sum of its rows, and a step of an optimizer is that with the dense gradient.
+IndexedSlices, the gradients of embeddings, are concatenated in the order of replicas, as TensorFlow does and as one
+process has them for the global batch. With ``merge_indexed_slices=True`` the result has one row for each distinct
+index, the sum of its rows; an optimizer then makes the same step as with the dense gradient.
 
-``MirroredStrategy`` itself does some reductions without its cross-device ops: all of int32 tensors, all under XLA, and
-on CPUs those of ``strategy.reduce``. Gradients go through them.
+``MirroredStrategy`` does some reductions without its cross-device ops: all of int32 tensors, all under XLA, and on CPUs
+those of ``strategy.reduce``. Gradients use the cross-device ops.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice",
 
 
 class RingAllReduce(CrossDeviceOps):
-    """Ring all-reduce: one replica after another, each part of the data starting at another replica.
+    """Ring all-reduce: values are added one replica after another; each part of the data starts at another replica.
 
     The tensors of one dtype in a batch are one buffer, split into ``num_packs`` packs, and each pack into as many parts
-    as there are replicas. With 16-bit floats each step is rounded.
+    as there are replicas. 16-bit floats are rounded after each addition.
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 
@@ -59,14 +59,14 @@ class RingAllReduce(CrossDeviceOps):
 class HierarchicalCopyAllReduce(CrossDeviceOps):
     """Hierarchical copy: two halves of the replicas are summed, then the two sums are.
 
-    The halves are the first ceil(n/2) and the last floor(n/2) replicas. (TensorFlow takes n // 2 for both, so that with
-    an odd number of replicas the last one is missing in the sum.) All replicas lie in one memory, where neither results
-    nor time depend on the number of packs.
+    The halves are the first ceil(n/2) and the last floor(n/2) replicas. (TensorFlow takes n // 2 for both, so with an
+    odd number of replicas the last one is missing in the sum.) All replicas are in one memory, so neither results nor
+    time depend on the number of packs.
 
     Source: TensorFlow, ``tf.distribute.HierarchicalCopyAllReduce``.
 
     Args:
-        num_packs: as TensorFlow has it, from 0 on.
+        num_packs: as in TensorFlow, 0 or more.
         merge_indexed_slices: see the module.
     """
 
@@ -86,8 +86,8 @@ class ReductionToOneDevice(CrossDeviceOps):
 
     Args:
         reduce_to_device: the name of the device where results are made before they are copied, for example
-            ``"/device:CPU:0"``; ``None``: the first destination. What the name leaves open the scope of the call
-            decides.
+            ``"/device:CPU:0"``; ``None``: the first destination. Fields that the name lacks come from the device scope
+            of the call.
         accumulation_fn: sums the list of the tensors of all replicas, instead of the engine; called on
             ``reduce_to_device`` for each dense tensor. ``None`` and ``tf.add_n``: the engine.
         merge_indexed_slices: see the module.
@@ -125,7 +125,7 @@ class ReductionToOneDevice(CrossDeviceOps):
 
 
 class _NoNcclError(errors.BackendError):
-    """Keeps its type through ``tf.function``, which makes errors anew if their class has the plain constructor."""
+    """A BackendError that keeps its type through ``tf.function``, which rebuilds errors by calling their class."""
 
     __init__ = Exception.__init__
     rank = peer = collective = sequence = name = age = None
@@ -134,12 +134,12 @@ class _NoNcclError(errors.BackendError):
 class NcclAllReduce(CrossDeviceOps):
     """NCCL all-reduce, which no plug-in can do for tensors of TensorFlow: each use raises ``collectives.BackendError``.
 
-    NCCL works in the streams of the GPUs, and TensorFlow gives plug-ins none of its own. TensorFlow's class of this
-    name has them; for arrays on GPUs there is ``collectives.cross_device_ops.NcclAllReduce``. This one can be made, so
-    that a program that chooses it by the devices it finds starts without GPUs.
+    NCCL needs the streams of the GPUs, and TensorFlow does not give its own to plug-ins. Use TensorFlow's class of this
+    name, or for arrays on GPUs ``collectives.cross_device_ops.NcclAllReduce``. The constructor works, so that a program
+    that makes this object but uses it only if there are GPUs runs without them.
 
     Args:
-        num_packs: as TensorFlow has it, from 0 on.
+        num_packs: as in TensorFlow, 0 or more.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
@@ -158,7 +158,7 @@ class NcclAllReduce(CrossDeviceOps):
 
 
 def checked_merging(merge_indexed_slices: object) -> bool:
-    """The argument of that name, which is no number: ``RingAllReduce(0, 1)`` would mean something else."""
+    """The argument of that name. Raises TypeError unless it is a bool."""
     if not isinstance(merge_indexed_slices, bool):
         raise TypeError(f"merge_indexed_slices is {merge_indexed_slices!r}; True or False is accepted")
     return merge_indexed_slices

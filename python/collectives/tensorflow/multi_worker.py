@@ -1,4 +1,4 @@
-"""``MultiWorkerMirroredStrategy`` on the engine: training on several workers with ``TF_CONFIG`` and nothing else."""
+"""``MultiWorkerMirroredStrategy`` on the engine: training on several workers, configured by ``TF_CONFIG`` alone."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = ["MultiWorkerMirroredStrategy", "plug_into"]
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc, unused-ignore]
-    """TensorFlow's strategy of this name, with all communication between the workers by the engine.
+    """TensorFlow's strategy of this name; the engine does all communication between the workers.
 
-    Make it in every worker, before anything else of TensorFlow runs. ``TF_CONFIG`` says who the workers are; without it
-    this process trains alone on its devices. Addresses and the secret of the job travel through TensorFlow's own
-    coordination service, so keeping strangers out of the network is the launcher's business, as it is for TensorFlow.
+    Make it in every worker, before anything else of TensorFlow runs. ``TF_CONFIG`` lists the workers; without it this
+    process trains alone on its devices. Addresses and the token of the job go through TensorFlow's own coordination
+    service, so keep strangers out of the network, as for TensorFlow itself.
 
     As in TensorFlow, the GPUs of a worker are its replicas, and a worker without a GPU is one replica, on its CPU;
     ``devices=`` names others. Every worker has the same number of them.
 
-    Differs from TensorFlow's where that one would fail: Keras 3's ``fit``, ``evaluate`` and ``predict`` work, callbacks
-    and ``model.save`` take one path on all workers, at which the chief writes, and no wait is endless.
+    It differs from TensorFlow's where that one fails: Keras 3's ``fit``, ``evaluate`` and ``predict`` work; callbacks
+    and ``model.save`` get the same path on all workers, and the chief writes there; every wait has a limit.
 
-    All processes must live as long as they train together: a worker that only drops its strategy leaves the others to
-    their deadline. After an error of a collective this strategy cannot go on. While all processes live, each can make
-    another one, and its model and functions anew under it; otherwise restart all of them.
+    All processes must live as long as they train together: if a worker only drops its strategy, the others wait for it
+    until their deadline. After an error of a collective this strategy cannot be used any more. While all processes
+    live, each can make another one, and its model and functions again under it; otherwise restart all of them.
     """
 
     def __init__(
@@ -51,36 +51,36 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
 
         Args:
             cluster_resolver: a ``tf.distribute.cluster_resolver.ClusterResolver``; ``TF_CONFIG`` by default.
-            communication_options: a ``tf.distribute.experimental.CommunicationOptions``. ``timeout_seconds`` bounds the
-                start and each collective; without it ``COLLECTIVES_TIMEOUT`` or 600. ``bytes_per_pack`` splits what is
-                reduced together, 0 (one collective for each dtype) by default. ``implementation`` is a hint.
-            cross_device_ops: one of ``RingAllReduce``, ``HierarchicalCopyAllReduce``, ``ReductionToOneDevice``, which
-                chooses the algorithm; the engine does by default.
+            communication_options: a ``tf.distribute.experimental.CommunicationOptions``. ``timeout_seconds`` limits the
+                start and each collective; by default ``COLLECTIVES_TIMEOUT`` or 600. ``bytes_per_pack`` splits batches
+                into several collectives; by default 0, one for each dtype. ``implementation`` is a hint.
+            cross_device_ops: a ``RingAllReduce``, ``HierarchicalCopyAllReduce`` or ``ReductionToOneDevice``, to choose
+                the algorithm; by default the engine chooses.
             merge_indexed_slices: whether equal indices in the gradients of embeddings become one row, their sum, before
-                they travel. An optimizer then takes the step that it takes with the dense gradient; by default it takes
+                they are sent. An optimizer then makes the same step as with the dense gradient; by default it makes
                 that of one process with the global batch.
-            devices: names of logical devices of this worker, of one type, each of which becomes a replica, for example
+            devices: names of logical devices of this worker, of one type; each becomes a replica. For example
                 ``["CPU:0", "CPU:1"]``. By default all its GPUs or, without one, ``CPU:0``.
 
         Raises:
-            ValueError: ``TF_CONFIG`` or the resolver is malformed, or a device is not there; the text quotes the part.
+            ValueError: ``TF_CONFIG`` or the resolver is malformed, or a device does not exist; the text quotes it.
             TypeError: an argument is of the wrong type.
-            tf.errors.DeadlineExceededError: not all workers came in time.
+            tf.errors.DeadlineExceededError: a worker did not come in time.
         """
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
         _check_choice(cross_device_ops)
         merge = checked_merging(merge_indexed_slices)
-        _job.start_timeout(communication_options.timeout_seconds)  # refuses what is none
+        _job.start_timeout(communication_options.timeout_seconds)  # raises ValueError if it is invalid
         tf.distribute.Strategy.__init__(
             self,
             _Extended(self, cluster_resolver, communication_options, cross_device_ops, merge, read_devices(devices)),
         )
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
-        """As TensorFlow's, also for nested values, and for scalars with an axis, which then has no effect."""
+        """As TensorFlow's, but also for nested values, and for scalars with an axis, which then has no effect."""
         if _keras.asks_for_shapes(sys._getframe(1)):
-            return _keras.local_batch(value)  # lengths need not agree, nor need the values be numbers
+            return _keras.local_batch(value)  # batches may differ in length between workers, or hold no numbers
         if axis is None:
             return super().reduce(reduce_op, value, None)
         return tf.nest.map_structure(
@@ -92,7 +92,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):  #
 
 
 class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unused-ignore]
-    """What TensorFlow's strategy does by its ops, done by ours."""
+    """The extended part of TensorFlow's strategy, with our ops."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         super().__init__(strategy, cluster_resolver=resolver, communication_options=options)
 
     def _initialize_strategy(self, cluster_resolver: Any, devices: Any) -> None:
-        # An evaluator works for itself, and its cluster often does not list it.
+        # An evaluator works alone, and its cluster often does not list it.
         alone = self._config is None or self._config.task_type == "evaluator"
         if devices or alone:
             self._initialize_local(cluster_resolver, devices=devices)
@@ -125,7 +125,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
 
     def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
         config = self._config
-        if config is None:  # a cluster that the caller has given by `configure`
+        if config is None:  # the caller has set the cluster by `configure`
             config = _config_of(cluster_resolver)
         if config is None or not config.trains:
             job = None if config is None else config.task_type
@@ -135,7 +135,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         _private.disable_health_check(self)
         initialize = super()._initialize_multi_worker
         if _private.context_is_up():
-            _private.mark_server_started(self)  # by an earlier strategy, or else _job.join says what is wrong
+            _private.mark_server_started(self)  # by an earlier strategy; if not, _job.join raises an error
             initialize(cluster_resolver)
         elif config.size == 1:
             initialize(cluster_resolver)
@@ -166,12 +166,12 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         return find_devices(self._named, worker_device)
 
     def _get_variable_creator_initial_value(self, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
-        _callbacks.watch()
+        _callbacks.patch_keras()
         group = self._group
         if group is not None:
             _keras.refuse_jit_compile(sys._getframe(1))
         if replica_id > 0 or group is None:
-            # Of the base of the base: the class between them would broadcast by TensorFlow's ops.
+            # Skips the method of the direct base, which would broadcast by TensorFlow's ops.
             return super(_private.CollectiveAllReduceExtended, self)._get_variable_creator_initial_value(
                 replica_id=replica_id, device=device, primary_var=primary_var, **kwargs
             )
@@ -187,7 +187,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
                 value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
                 name = kwargs.get("name") or "a variable"
                 if value.dtype in (tf.string, tf.resource, tf.variant):
-                    raise TypeError(f"the variable {name!r} has dtype {value.dtype.name}, which no worker can send")
+                    raise TypeError(f"the variable {name!r} has dtype {value.dtype.name}, which cannot be sent")
                 (result,) = _ops.broadcast(group, [value], 0, names=[f"initial value of {name}"], timeout=timeout)
                 result.set_shape(value.shape)
                 return result
@@ -200,7 +200,7 @@ class _Extended(_private.CollectiveAllReduceExtended):  # type: ignore[misc, unu
         return tf.nest.map_structure(lambda one: self._reduce_to(reduce_op, one, destinations, options), value)
 
     def _use_merge_call(self) -> bool:
-        # With one replica there is nothing to merge, so reducing works where TensorFlow refuses a merge call.
+        # One replica needs no merge call, so it can reduce where TensorFlow refuses merge calls.
         alone = len(self.worker_devices) == 1
         return bool(super()._use_merge_call()) and not (alone and _private.merge_call_is_refused())
 
@@ -243,7 +243,7 @@ def _replace_ops(
 
 
 def _call_for_each_replica(extended: Any, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Has all workers decide together where Keras takes the answer of one replica for that of all."""
+    """Lets all workers decide together where Keras would use the answer of one replica for all."""
     answers = type(extended).call_for_each_replica(extended, fn, args, kwargs)
     if not _keras.asks_whether_finite(fn):
         return answers

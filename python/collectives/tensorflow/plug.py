@@ -1,4 +1,4 @@
-"""Plugging our ops into a strategy that exists."""
+"""Puts our ops into an existing strategy."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def plug(strategy: _Strategy, cross_device_ops: CrossDeviceOps) -> _Strategy:
             - ``tf.distribute.MultiWorkerMirroredStrategy``: on all workers alike;
             - ``tf.distribute.experimental.CentralStorageStrategy``;
             - ``tf.distribute.ParameterServerStrategy``. Functions that a coordinator schedules run in the processes of
-              the workers, so each of these imports ``collectives.tensorflow`` before it makes its
+              the workers, so each of these must import ``collectives.tensorflow`` before it makes its
               ``tf.distribute.Server``;
-            - ``tf.distribute.OneDeviceStrategy`` and the default strategy, which have nothing to reduce and stay as
-              they are.
-        cross_device_ops: an object of one of the classes of ``collectives.tensorflow``, say ``RingAllReduce()``.
+            - ``tf.distribute.OneDeviceStrategy`` and the default strategy, which have nothing to reduce and are not
+              changed.
+        cross_device_ops: an object of a class of ``collectives.tensorflow``, for example ``RingAllReduce()``.
 
     Returns:
         The strategy.
@@ -57,8 +57,8 @@ def plug(strategy: _Strategy, cross_device_ops: CrossDeviceOps) -> _Strategy:
     if isinstance(strategy, (*_MIRRORED, *_CENTRAL)):
         _private.set_cross_device_ops(strategy, cross_device_ops)
     elif isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        # Its functions are traced here and run in a worker, so names of devices must not get our own job and task. The
-        # copy keeps the caller's object fit for other strategies.
+        # Its functions are traced here and run in a worker, so names of devices must not get our own job and task. That
+        # setting goes into a copy, so that the caller can use the object for other strategies.
         ops = copy.deepcopy(cross_device_ops)
         setattr(ops, _private.CANONICALIZE_DEVICES, False)
         _private.set_cross_device_ops(strategy, ops)
@@ -69,7 +69,7 @@ def plug(strategy: _Strategy, cross_device_ops: CrossDeviceOps) -> _Strategy:
     elif isinstance(strategy, _TPU):
         raise TypeError(
             "TPUStrategy reduces over the interconnect of the TPU by XLA's own collectives, and collectives cannot "
-            "take their place. Use it as it is; or, on CPUs and GPUs, tf.distribute.MirroredStrategy or "
+            "replace them. Use it as it is; or, on CPUs and GPUs, tf.distribute.MirroredStrategy or "
             "collectives.tensorflow.MultiWorkerMirroredStrategy"
         )
     elif not isinstance(strategy, _SINGLE):

@@ -1,1 +1,1 @@
-"""What needs PyTorch: so far the store of torchrun. Arrays of PyTorch are taken everywhere, without this."""
+"""The part that imports PyTorch: so far the store of torchrun. Calls accept tensors of PyTorch without it."""

@@ -7,11 +7,11 @@ from typing import Any
 
 
 def connect(host: str, port: int, seconds: float) -> Any:
-    """A client of a ``TCPStore`` that somebody else leads; its calls wait for so many seconds.
+    """A client of a ``TCPStore`` that another process serves; each call waits for at most so many seconds.
 
     Raises:
-        ImportError: torch is not installed, or was built without it.
-        RuntimeError: nobody answers.
+        ImportError: torch is not installed, or was built without ``torch.distributed``.
+        RuntimeError: the store does not answer.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -19,7 +19,7 @@ def connect(host: str, port: int, seconds: float) -> Any:
 
 
 def is_lost(error: RuntimeError) -> bool:
-    """Whether an error of a client says that the connection broke, not that the time was over."""
+    """Whether an error of a client means that the connection broke, not that the time is over."""
     from torch.distributed import DistNetworkError
 
     return isinstance(error, DistNetworkError)

@@ -1,6 +1,6 @@
-"""The training API: what programs for Horovod and SMDDP call, over the ops that the strategies use.
+"""The training API for programs written for Horovod and SMDDP, over the same ops as the strategies.
 
 One process is one rank. ``world`` has the group of this process, ``calls`` the collectives, ``gradients`` their
-gradients, ``reducing`` what tapes and optimizers do with a list of gradients. Its names are those of Horovod, which its
-users have in their scripts; ``collectives.tensorflow`` exports them.
+gradients, ``reducing`` the reduction of a list of tensors for tapes and optimizers. The names are those of Horovod;
+``collectives.tensorflow`` exports them.
 """

@@ -1,4 +1,4 @@
-"""What an optimizer does with gradients before it uses them: sums of several calls, and their reduction."""
+"""Sums the gradients of several calls of an optimizer, and reduces them over the ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Aggregation:
     """The gradients of one optimizer.
 
     Args:
-        backward_passes_per_step: calls of ``step`` that make one update.
+        backward_passes_per_step: number of calls of ``step`` for one update.
         average_aggregated_gradients: whether the sum of those calls is divided by their number.
         local_layers: layers whose gradients stay on their rank.
-        call: who makes this, for errors.
+        call: the name of the caller, for errors.
         options: of ``GradientReduction``.
 
     Attributes:
@@ -55,15 +55,15 @@ class Aggregation:
     def step(
         self, optimizer: Any, update: Callable[[Any, Any], None], gradients: Sequence[Any], variables: Any
     ) -> None:
-        """Takes the gradients of a call of ``optimizer.apply``.
+        """Handles a call of ``optimizer.apply``: sums its gradients, and every k-th time reduces and applies them.
 
         Args:
-            optimizer: that looks at the gradients first; a ``LossScaleOptimizer`` around the distributed one, say.
+            optimizer: the outermost optimizer, for example a ``LossScaleOptimizer`` around the distributed one.
             update: ``apply`` without a reduction.
             gradients, variables: as given to ``apply``.
         """
         gradients = list(gradients)
-        if self._inside:  # of an optimizer around this one, which has reduced them
+        if self._inside:  # an optimizer around this one has reduced the gradients already
             update(gradients, variables)
             return
         if variables is None:
@@ -71,7 +71,7 @@ class Aggregation:
         else:
             known = variables = list(variables)
         if not gradients or len(gradients) != len(known) or all(gradient is None for gradient in gradients):
-            update(gradients, variables)  # Keras says what is wrong
+            update(gradients, variables)  # Keras raises the error
             return
         if not optimizer.built:
             with keras.name_scope(optimizer.name, caller=optimizer):
@@ -88,7 +88,7 @@ class Aggregation:
 
         def leave() -> Any:
             self.counter.assign(0)
-            self._reduce_and_update(update, [self._take(variable) for variable in known], known)
+            self._reduce_and_update(update, [self._pop(variable) for variable in known], known)
             return tf.constant(True)
 
         tf.cond(self.counter >= self._passes, leave, lambda: tf.constant(False))
@@ -115,24 +115,24 @@ class Aggregation:
                 self._sums[key] = kind(gradient.dtype, variable)
         self._sums[key].add(gradient)
 
-    def _take(self, variable: Any) -> Any:
-        """The sum of a variable's gradients; None where there have been none.
+    def _pop(self, variable: Any) -> Any:
+        """The sum of a variable's gradients, reset to 0; None where there have been none.
 
-        It begins at 0 again: a reduction that fails loses a step, not more.
+        It is reset before the reduction, so a reduction that fails loses one step only.
         """
         held = self._sums.get(key_of(variable))
-        return None if held is None else held.take(self._passes if self._average else 1)
+        return None if held is None else held.pop(self._passes if self._average else 1)
 
 
 def trained_by(optimizer: Any) -> list[Any]:
-    """The variables that an optimizer was built for. Older ones of Keras around another do not keep them."""
+    """The variables that an optimizer was built for; in older Keras, a wrapping optimizer does not store them."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return list(optimizer._trainable_variables)
 
 
 class _Dense:
-    """A sum of gradients."""
+    """The sum of dense gradients."""
 
     def __init__(self, dtype: tf.DType, variable: Any) -> None:
         self._sum = tf.Variable(tf.zeros(variable.shape, dtype), trainable=False, name="sum_of_gradients")
@@ -143,16 +143,16 @@ class _Dense:
         else:
             self._sum.assign_add(gradient)
 
-    def take(self, divisor: int) -> Any:
+    def pop(self, divisor: int) -> Any:
         total = self._sum.read_value()
         self._sum.assign(tf.zeros_like(total))
         return total if divisor == 1 else total / tf.cast(divisor, total.dtype)
 
 
 class _Rows:
-    """The rows of all gradients that are IndexedSlices, as one pass has them for a larger batch.
+    """The rows of all gradients that are IndexedSlices, as one pass over a larger batch would give them.
 
-    Optimizers square row by row, so rows of the same index stay apart.
+    Rows of equal index are not summed, since optimizers square row by row.
     """
 
     def __init__(self, dtype: tf.DType, variable: Any) -> None:
@@ -172,7 +172,7 @@ class _Rows:
         self._values.assign(tf.concat([self._values.read_value(), gradient.values], 0))
         self._indices.assign(tf.concat([self._indices.read_value(), indices], 0))
 
-    def take(self, divisor: int) -> Any:
+    def pop(self, divisor: int) -> Any:
         values, indices = self._values.read_value(), self._indices.read_value()
         self._values.assign(values[:0])
         self._indices.assign(indices[:0])

@@ -16,18 +16,18 @@ __all__ = ["SyncBatchNormalization"]
 
 @keras.saving.register_keras_serializable(package="collectives")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """``keras.layers.BatchNormalization`` whose mean and variance are those of the batches of all ranks together.
+    """``keras.layers.BatchNormalization`` with mean and variance over the batches of all ranks together.
 
-    Ranks may have batches of different lengths, and masks: every example counts alike. The moving mean and variance are
-    the same on all ranks, too. In training each call is two small collectives, and two more for the gradient, so all
-    ranks call their layers in the same order. In inference nothing travels. The moments are computed in float32 or, of
-    float64, in float64: the mean first, then the mean of the squared differences from it.
+    Ranks may have batches of different lengths, and masks: every example has the same weight. The moving mean and
+    variance are the same on all ranks, too. In training each call makes two small collectives, and two more for the
+    gradient, so all ranks must call their layers in the same order. Inference sends nothing. The moments are computed
+    in float32, or in float64 for float64 inputs: the mean first, then the mean of the squared differences from it.
 
     Args:
         axis: the axis of the features.
         momentum, epsilon: see ``keras.layers.BatchNormalization``.
         fused: for Horovod's programs; False is accepted.
-        kwargs: others of ``keras.layers.BatchNormalization``. ``renorm=True`` is not there.
+        kwargs: others of ``keras.layers.BatchNormalization``, except for ``renorm=True``.
 
     Raises:
         ValueError: ``fused`` or ``renorm``; in training, before ``init``.
@@ -45,14 +45,14 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         if kwargs.get("renorm"):
             raise ValueError("SyncBatchNormalization: renorm is True; use keras.layers.BatchNormalization for that")
         super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
-        self.supports_jit = False  # XLA does not know our ops
+        self.supports_jit = False  # XLA cannot compile our ops
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """Normalizes ``inputs``; with ``training`` by the moments of this step, else by the moving ones."""
+        """Normalizes ``inputs`` by the moments of this step in training, else by the moving ones."""
         if not (training and self.trainable):
             return super().call(inputs, training=False, mask=mask)
         values = tf.convert_to_tensor(inputs)
-        if values.dtype in (tf.float16, tf.bfloat16):  # their squares overflow, or lose what is small
+        if values.dtype in (tf.float16, tf.bfloat16):  # their squares could overflow or underflow
             values = tf.cast(values, tf.float32)
         mean, variance = self._moments_of_all(values, mask)
         for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
@@ -60,10 +60,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             moving.assign(old * self.momentum + new * (1.0 - self.momentum))
         normal = tf.nn.batch_normalization(
             values,
-            self._beside(mean, values),
-            self._beside(variance, values),
-            self._beside(self.beta, values) if self.center else None,
-            self._beside(self.gamma, values) if self.scale else None,
+            self._broadcastable(mean, values),
+            self._broadcastable(variance, values),
+            self._broadcastable(self.beta, values) if self.center else None,
+            self._broadcastable(self.gamma, values) if self.scale else None,
             self.epsilon,
         )
         return tf.cast(normal, self.compute_dtype)
@@ -77,11 +77,11 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         def total(tensor: Any) -> Any:
             return tf.reduce_sum(tensor if counted is None else tf.where(counted, tensor, 0), axes)
 
-        # For each feature, also where they are equal: some ranks may have masks, and others none.
+        # A count for each feature, even where all are equal: ranks with and without masks must reduce equal shapes.
         count = total(tf.ones_like(values)) if mask is not None else self._examples(values)
         mean, count = self._sum("sums", total(values), count)
         mean = tf.math.divide_no_nan(mean, count)
-        (squares,) = self._sum("squared deviations", total(tf.square(values - self._beside(mean, values))))
+        (squares,) = self._sum("squared deviations", total(tf.square(values - self._broadcastable(mean, values))))
         return mean, tf.math.divide_no_nan(squares, count)
 
     def _examples(self, values: Any) -> Any:
@@ -90,12 +90,12 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         return tf.fill([features], tf.cast(tf.size(values) // tf.maximum(features, 1), values.dtype))
 
     def _sum(self, what: str, *tensors: Any) -> list[Any]:
-        """Over all ranks. Their layers may have different names, as each process numbers its own."""
+        """Sums over all ranks. The names have no layer, since layers may have different numbers on different ranks."""
         names = [f"{what} of SyncBatchNormalization"] * len(tensors)
         return reduce_all(group(), tensors, names, Sum, call="SyncBatchNormalization")
 
-    def _beside(self, vector: Any, values: Any) -> Any:
-        """A value for each feature, in the shape and dtype in which it meets the inputs."""
+    def _broadcastable(self, vector: Any, values: Any) -> Any:
+        """A vector of features, in a shape and dtype that broadcast with the inputs."""
         shape = [1] * values.shape.rank
         shape[self.axis] = -1
         return tf.reshape(tf.cast(vector, values.dtype), shape)

@@ -1,8 +1,8 @@
 """The collectives of the training API, on tensors: in eager mode, in functions, with gradients.
 
-All ranks make the same calls in the same order; ``name=`` does not bring calls together as it does in Horovod, but
-where ranks give different names to a call they get an error, as for different shapes. After such an error all go on
-with the next call, or the next run of their function.
+All ranks make the same calls in the same order. Unlike in Horovod, ``name=`` does not match calls of different order;
+ranks that give different names to a call get an error, as for different shapes. After such an error all ranks can
+continue with the next call, or the next run of their function.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from .. import _ops
 from . import reducing
-from .as_written import as_written
+from .autograph import do_not_convert
 from .checks import as_op, as_reducible, as_tensor, invalid, named
 from .names import Compression, ReduceOp, check_process_set, global_process_set
 from .world import group, size
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-@as_written
+@do_not_convert
 def allreduce(
     tensor: Any,
     average: bool | int | None = None,
@@ -53,22 +53,22 @@ def allreduce(
 ) -> Any:
     """Combines a tensor over all ranks; every rank gets the result, with the same bits.
 
-    SMDDP's order ``allreduce(tensor, param_index, num_params, compression, op)`` is taken, too: integers in the second
-    and third place say so.
+    SMDDP's order of arguments, ``allreduce(tensor, param_index, num_params, compression, op)``, is recognised by
+    integers in the second and third place.
 
     Args:
-        tensor: a tensor, or what can be made one, of the same shape and dtype on all ranks; or IndexedSlices, whose
-            rows are gathered, not added up, and may differ in number. It is left alone.
-        average: Horovod's older way to say ``op=Average`` or ``op=Sum``.
-        device_dense, device_sparse: accepted and not used, as there is one place to reduce.
+        tensor: a tensor or a value to convert to one, of the same shape and dtype on all ranks; or IndexedSlices, whose
+            rows are gathered, not summed, and may differ in number. It is not changed.
+        average: Horovod's older form of ``op=Average`` or ``op=Sum``.
+        device_dense, device_sparse: accepted and not used; all reductions run on the host.
         compression: ``Compression.none``, ``fp16`` or ``bf16``.
         op: ``Average`` (default), ``Sum``, ``Min``, ``Max`` or ``Product``. The average of integers is an integer,
             rounded towards zero.
-        prescale_factor, postscale_factor: of the values before and after. Integers are scaled in float64 and rounded
-            towards zero, 16-bit floats in float32.
-        name: what errors call it; the same on all ranks.
+        prescale_factor, postscale_factor: factors before and after the reduction. Integers are scaled in float64 and
+            rounded towards zero, 16-bit floats in float32.
+        name: for errors; the same on all ranks.
         process_set: for Horovod's programs; ``global_process_set`` is accepted.
-        param_index, num_params: SMDDP's, not used: gradients travel as a tape or an optimizer groups them.
+        param_index, num_params: SMDDP's, not used: a tape or an optimizer groups the gradients.
 
     Returns:
         a new tensor like ``tensor``, or IndexedSlices with the rows of all ranks, in rank order.
@@ -77,8 +77,8 @@ def allreduce(
         ValueError: before ``init``; ``op`` and ``average`` are both given.
         TypeError: a tensor of bool or strings.
         NotImplementedError: IndexedSlices with another op or with factors; a process set.
-        tf.errors.FailedPreconditionError: ranks disagree, on all ranks, which can go on.
-        tf.errors.UnavailableError: a rank died. tf.errors.DeadlineExceededError: one did not come in time.
+        tf.errors.FailedPreconditionError: ranks disagree; raised on all ranks, which can continue.
+        tf.errors.UnavailableError: a rank died. tf.errors.DeadlineExceededError: a rank did not come in time.
 
     Example:
         >>> hvd.allreduce(tf.fill([2], float(hvd.rank())), op=hvd.Sum)
@@ -103,19 +103,19 @@ def allreduce(
     return result
 
 
-@as_written
+@do_not_convert
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: ReduceOp | None = None) -> Any:
-    """SMDDP's all-reduce of a value that is no gradient, as a loss. See ``allreduce``."""
+    """SMDDP's all-reduce of a value that is no gradient, such as a loss. See ``allreduce``."""
     return allreduce(tensor, compression=compression, op=op)
 
 
-@as_written
+@do_not_convert
 def overlap(tensor: Any) -> Any:
-    """SMDDP's hint to its compiler: the tensor itself. Gradients travel while others are computed without it."""
+    """SMDDP's hint to its compiler; returns the tensor. Reductions overlap with the backward pass without it."""
     return tf.identity(tensor)
 
 
-@as_written
+@do_not_convert
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -150,7 +150,7 @@ def grouped_allreduce(
     )
 
 
-@as_written
+@do_not_convert
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = global_process_set
 ) -> Any:
@@ -158,9 +158,9 @@ def allgather(
 
     Args:
         tensor: may differ between ranks in the length of axis 0; a scalar counts as one row.
-        name: what errors call it.
+        name: for errors.
         ignore_name_scope: accepted and not used.
-        process_set: see ``allreduce``, whose errors these are too.
+        process_set: see ``allreduce``; the errors are the same, too.
 
     Example:
         >>> hvd.allgather(tf.fill([hvd.rank() + 1, 2], hvd.rank()))  # 1 + 2 + ... rows
@@ -169,11 +169,11 @@ def allgather(
     return _ops.all_gather(group(), _as_rows(as_tensor(tensor, name, "allgather")), name=name)
 
 
-@as_written
+@do_not_convert
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:
-    """``allgather`` of each tensor of a list. The ranks tell each other all lengths at once."""
+    """``allgather`` of each tensor of a list. The ranks exchange all lengths in one collective."""
     check_process_set(process_set)
     names = _names_of(tensors, name)
     given = [_as_rows(as_tensor(t, n, "grouped_allgather")) for t, n in zip(tensors, names, strict=True)]
@@ -188,7 +188,7 @@ def grouped_allgather(
     ]
 
 
-@as_written
+@do_not_convert
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -196,7 +196,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> Any:
-    """Gives every rank the tensor of rank ``root_rank``; a new tensor.
+    """Gives every rank the tensor of rank ``root_rank``, as a new tensor.
 
     Args:
         tensor: of the same shape and dtype on all ranks, bool too.
@@ -213,7 +213,7 @@ def broadcast(
 
 
 def check_root(root_rank: Any, call: str) -> int:
-    """The rank, which may be an integer of NumPy. Raises ``ValueError`` where there is no such rank."""
+    """The rank as an int; NumPy integers are accepted. Raises ``ValueError`` where there is no such rank."""
     try:
         root = -1 if isinstance(root_rank, bool) else operator.index(root_rank)
     except TypeError:
@@ -223,7 +223,7 @@ def check_root(root_rank: Any, call: str) -> int:
     return root
 
 
-@as_written
+@do_not_convert
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -239,7 +239,7 @@ def alltoall(
         name, ignore_name_scope, process_set: see ``allgather``.
 
     Returns:
-        the result; with ``splits`` a pair of it and the rows that came from each rank, int32.
+        the result; with ``splits`` a pair of the result and the number of rows from each rank, int32.
 
     Raises:
         tf.errors.InvalidArgumentError: the splits do not add up to the rows, are negative, or not one for each rank;
@@ -277,7 +277,7 @@ def alltoall(
 
 
 def _holds(condition: Any, text: str, *values: Any) -> Any:
-    """Raises ``InvalidArgumentError`` at once in eager mode, else when the function runs."""
+    """Raises ``InvalidArgumentError`` unless a condition holds: at once in eager mode, else when the function runs."""
     if tf.executing_eagerly():
         if not bool(condition):
             shown = ", ".join(str(value.numpy().tolist()) for value in values)
@@ -286,7 +286,7 @@ def _holds(condition: Any, text: str, *values: Any) -> Any:
     return tf.debugging.Assert(condition, [text, *values], summarize=-1)
 
 
-@as_written
+@do_not_convert
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -303,11 +303,10 @@ def reducescatter(
         tensor: of the same shape on all ranks, with at least one dimension. Where the rows cannot be split evenly, the
             first ranks get one more.
         op: ``Average`` (default), ``Sum``, ``Min``, ``Max`` or ``Product``; the first two have gradients.
-        device_dense, compression, name, process_set, prescale_factor, postscale_factor: see ``allreduce``, whose errors
-            these are too.
+        device_dense, compression, name, process_set, prescale_factor, postscale_factor: see ``allreduce``.
 
     Raises:
-        tf.errors.InvalidArgumentError: a scalar.
+        tf.errors.InvalidArgumentError: ``tensor`` is a scalar. Others as ``allreduce``.
     """
     (result,) = grouped_reducescatter(
         [tensor], device_dense, compression, op, process_set, prescale_factor, postscale_factor, names=[name or ""]
@@ -315,7 +314,7 @@ def reducescatter(
     return result
 
 
-@as_written
+@do_not_convert
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -327,7 +326,7 @@ def grouped_reducescatter(
     *,
     names: Sequence[str] | None = None,
 ) -> list[Any]:
-    """``reducescatter`` of each tensor of a list; all are under way at once."""
+    """``reducescatter`` of each tensor of a list; all are in flight at once."""
     check_process_set(process_set)
     reduction = as_op(op, None, "reducescatter")
     names = list(names or _names_of(tensors, None))
@@ -338,17 +337,17 @@ def grouped_reducescatter(
     results = []
     for tensor, name in zip(given, names, strict=True):
         scaling = reducing.Scaling(tensor.dtype, reduction, size(), prescale_factor, postscale_factor)
-        travelling, context = compression.compress(scaling.before(tensor))
+        sent, context = compression.compress(scaling.before(tensor))
         rows = tf.shape(tensor, out_type=tf.int64)[0]
         own = rows // size() + tf.cast(tf.range(size(), dtype=tf.int64) < rows % size(), tf.int64)
-        part = _ops.reduce_scatter(group(), travelling, scaling.op, rows=own, names=[name] if name else None)
+        part = _ops.reduce_scatter(group(), sent, scaling.op, rows=own, names=[name] if name else None)
         results.append(scaling.after(compression.decompress(part, context)))
     return results
 
 
-@as_written
+@do_not_convert
 def barrier(process_set: Any = global_process_set, name: str | None = None) -> None:
-    """Waits until all ranks have come to it."""
+    """Waits until all ranks have called it."""
     check_process_set(process_set)
     _ops.barrier(group(), name=name)
 

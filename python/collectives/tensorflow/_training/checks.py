@@ -1,4 +1,4 @@
-"""What calls of the training API refuse, before any rank hears of them."""
+"""Checks of the arguments of the training API, before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["as_op", "as_reducible", "as_tensor", "invalid", "named", "refuse_for
 
 
 def named(tensor: Any, name: str | None) -> str:
-    """What errors call a tensor: the caller's name for it, else that of TensorFlow, else its dtype and shape."""
+    """The name of a tensor in errors: the caller's, else TensorFlow's, else its dtype and shape."""
     if name:
         return f"'{name}'"
     own = None if tf.is_tensor(tensor) and hasattr(tensor, "numpy") else getattr(tensor, "name", None)
@@ -21,17 +21,17 @@ def named(tensor: Any, name: str | None) -> str:
 
 
 def as_tensor(tensor: Any, name: str | None, call: str) -> Any:
-    """A tensor that can travel. Raises ``TypeError`` for strings and the like."""
+    """A tensor that can be sent. Raises ``TypeError`` for strings and the like."""
     tensor = tf.convert_to_tensor(tensor)
     if tensor.dtype in (tf.string, tf.resource, tf.variant):
         raise TypeError(
-            f"{call}: {named(tensor, name)} has dtype {tensor.dtype.name}, which cannot travel; numbers and bool can"
+            f"{call}: {named(tensor, name)} has dtype {tensor.dtype.name}, which cannot be sent; numbers and bool can"
         )
     return tensor
 
 
 def as_reducible(tensor: Any, name: str | None, call: str) -> Any:
-    """A tensor that has a sum, or IndexedSlices of one. Raises ``TypeError`` for bool, strings and the like."""
+    """A tensor, or IndexedSlices, that can be reduced. Raises ``TypeError`` for bool, strings and the like."""
     if not isinstance(tensor, tf.IndexedSlices):
         tensor = tf.convert_to_tensor(tensor)
     check_reducible(tensor.dtype, f"{call}: {named(tensor, name)}")
@@ -39,7 +39,7 @@ def as_reducible(tensor: Any, name: str | None, call: str) -> Any:
 
 
 def as_op(op: Any, average: bool | None, call: str) -> ReduceOp:
-    """The reduction that is asked for, by ``op`` or, as Horovod's older programs do, by ``average``."""
+    """The reduction from ``op`` or, in older programs for Horovod, from ``average``."""
     if average is not None:
         if op is not None:
             raise ValueError(f"{call}: op and average are both given; leave average out, it is the older name")
@@ -52,10 +52,10 @@ def as_op(op: Any, average: bool | None, call: str) -> ReduceOp:
 
 
 def refuse_for_slices(op: ReduceOp, scaled: bool, call: str) -> None:
-    """Raises ``NotImplementedError`` for what IndexedSlices have not: their rows are gathered, and not combined."""
+    """Raises ``NotImplementedError`` for ops and factors that IndexedSlices lack: their rows are only gathered."""
     if op not in (Average, Sum):
         raise NotImplementedError(
-            f"{call}: IndexedSlices with op={op.name}; Average and Sum are there. Make it dense first: "
+            f"{call}: IndexedSlices with op={op.name}; Average and Sum are accepted. Make it dense first: "
             "tf.convert_to_tensor(slices), or sparse_as_dense=True"
         )
     if scaled:
@@ -66,5 +66,5 @@ def refuse_for_slices(op: ReduceOp, scaled: bool, call: str) -> None:
 
 
 def invalid(text: str) -> tf.errors.InvalidArgumentError:
-    """The error of a call that is wrong by itself, which the other ranks do not hear of."""
+    """The error of a call with wrong arguments, raised on this rank only."""
     return tf.errors.InvalidArgumentError(None, None, text)

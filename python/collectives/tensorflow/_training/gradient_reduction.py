@@ -1,4 +1,4 @@
-"""How gradients are reduced, by tapes and optimizers alike."""
+"""The reduction of gradients, for tapes and optimizers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .world import group
 
 __all__ = ["BUCKET_BYTES", "GradientReduction", "key_of", "variables_of_layers"]
 
-# Gradients leave in collectives of at least so many bytes, while the backward pass makes the next.
+# Least bytes of a collective of gradients, so that collectives overlap with the backward pass.
 BUCKET_BYTES = 4 << 20
 
 
 class GradientReduction:
-    """What a tape or an optimizer does with gradients: its options, checked, and the reduction.
+    """Reduces the gradients of a tape or an optimizer. Checks and holds its options.
 
     Args:
         compression: one of ``Compression``.
         sparse_as_dense: whether IndexedSlices are made dense first.
-        op: ``Average``, ``Sum``, or another that ``allreduce`` takes.
-        gradient_predivide_factor: with ``Average`` only: gradients are divided by it before they are summed, and by
-            what is left of the number of ranks afterwards.
-        num_groups: into how many collectives the gradients go; 0: by their size.
-        groups: lists of variables whose gradients travel together; what is in none travels by size. A number: as
-            ``num_groups``.
+        op: ``Average``, ``Sum``, or another op of ``allreduce``.
+        gradient_predivide_factor: only with ``Average``: gradients are divided by this factor before they are summed,
+            and by the number of ranks over this factor afterwards.
+        num_groups: into how many collectives the gradients are packed; 0: by their size.
+        groups: lists of variables whose gradients are reduced in one collective; others are packed by size. A number
+            means ``num_groups``.
         process_set: ``global_process_set``.
-        scale_local_gradients: whether gradients of local variables are divided by the number of ranks, as those that
+        scale_local_gradients: whether gradients of local variables are divided by the number of ranks, like those that
             are averaged.
-        call: who calls this, for errors.
+        call: the name of the caller, for errors.
 
     Attributes:
         sparse_as_dense: as given.
@@ -74,15 +74,15 @@ class GradientReduction:
         self._local: set[int] = set()
 
     def register_local_source(self, variable: Any) -> None:
-        """From now on the gradient of this variable stays on its rank."""
+        """Keeps the gradient of this variable on its rank from now on."""
         self._local.add(key_of(variable))
 
     def is_local(self, variable: Any) -> bool:
-        """Whether that has been said of it."""
+        """Whether the gradient of this variable stays on its rank."""
         return key_of(variable) in self._local
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks together; None stays None, which all ranks have for the same variables."""
+        """The gradients, reduced over all ranks. None stays None; all ranks must have it for the same variables."""
         results = list(gradients)
         given = [k for k, gradient in enumerate(gradients) if gradient is not None]
         for k in given:
@@ -101,7 +101,7 @@ class GradientReduction:
         return results
 
     def _members(self, chosen: list[int], variables: Sequence[Any]) -> Iterable[list[int]]:
-        """What is reduced together, from the last variables on, as a backward pass comes to them."""
+        """The positions of gradients that are reduced together, last variables first, as a backward pass makes them."""
         if self._num_groups > 0:
             count = min(self._num_groups, len(chosen)) or 1
             borders = [len(chosen) * i // count for i in range(count + 1)]
@@ -131,7 +131,7 @@ class GradientReduction:
 
 
 def key_of(variable: Any) -> int:
-    """By which a variable is known as long as it exists, whether Keras has wrapped it or not."""
+    """An identity of a variable while it exists; the same for the Keras variable that wraps it."""
     return id(plain(variable))
 
 
@@ -142,7 +142,7 @@ def _divided(gradient: Any, count: int) -> Any:
 
 
 def variables_of_layers(layers: Any) -> list[Any]:
-    """The variables that layers train; None, one layer, or a list of them."""
+    """The trainable variables of layers: of None, one layer, or a list of them."""
     if layers is None:
         return []
     if not isinstance(layers, Iterable):

@@ -1,10 +1,10 @@
-"""Gradients of the collectives between ranks, as Horovod has them.
+"""Gradients of the collectives between ranks, defined as in Horovod.
 
-Each rank differentiates its own loss. The gradient of a sum, or an average, over the ranks is the same reduction of
-what the ranks have for the result. Where values move and are not reduced, Horovod averages what all ranks have for
-them: with a loss that is the average over the ranks, as its optimizers take it, that is the derivative.
+Each rank differentiates its own loss. The gradient of a sum or an average over the ranks is the same reduction of the
+ranks' gradients of the result. For collectives that move values without reducing them, Horovod averages the gradients
+of all ranks: that is the derivative of the average of the ranks' losses, which its optimizers minimise.
 
-The gradient of a list of tensors is one collective, too.
+The gradients of a list of tensors are one collective, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _start(op: Any, _: Any, *gradients: Any) -> list[Any]:
     else:  # broadcast
         results = _ops.all_reduce(group, gradients, "avg", **_options(op))
         if group.rank != op.get_attr("root"):
-            with tf.control_dependencies(results):  # a graph of TensorFlow 1 would leave the collective out
+            with tf.control_dependencies(results):  # else a graph of TensorFlow 1 would drop the collective
                 results = [tf.zeros_like(gradient) for gradient in gradients]
     return [*results, None, None]
 
@@ -50,23 +50,23 @@ def _all_reduce(group: _ops.Group, op: Any, gradients: tuple[Any, ...]) -> list[
     if kind == "prod":
         totals = _ops.all_reduce(group, gradients, "sum", **_options(op))
         return [total * _others(group, value, op) for total, value in zip(totals, values, strict=True)]
-    # Of a minimum or maximum: to the ranks that have it, in equal shares.
+    # Minimum and maximum: the gradient goes in equal shares to the ranks that have the value.
     holds = [tf.cast(tf.equal(value, result), result.dtype) for value, result in zip(values, results, strict=True)]
     both = _ops.all_reduce(group, [*gradients, *holds], "sum", **_options(op))
     return [total * hold / held for total, hold, held in zip(both[:count], holds, both[count:], strict=True)]
 
 
 def _results(op: Any) -> list[Any]:
-    """The results of a collective as they are when it is over: what Start gives is memory in which it is at work."""
+    """The results of a collective from its Wait op; the outputs of Start are memory that the engine still writes."""
     handle, *memory = op.outputs
     if isinstance(handle, tf.__internal__.EagerTensor):
-        return list(memory)  # Wait has run long ago
+        return list(memory)  # in eager mode Wait has run already
     (wait,) = (consumer for consumer in handle.consumers() if consumer.type == "CollectivesWait")
     return list(wait.outputs)
 
 
 def _others(group: _ops.Group, value: Any, op: Any) -> Any:
-    """The product of the values of all other ranks; also where one of them is 0, so not by a division."""
+    """The product of the values of all other ranks, computed without a division, since values may be 0."""
     all_values = _ops.all_gather(
         group, value[tf.newaxis], rows=tf.ones([group.size], tf.int64), timeout=_options(op)["timeout"]
     )

@@ -1,7 +1,7 @@
-"""What Keras has to do otherwise for a distributed optimizer, where it asks the optimizer nothing.
+"""Patches Keras where it would treat a distributed optimizer wrongly and calls no method of it.
 
-Only documented names are used, and replaced, once a distributed optimizer is made. For models and optimizers that have
-nothing to do with one they do what they did.
+The patches replace documented names only, when the first distributed optimizer is made. Other optimizers and models
+work as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _installed: list[bool] = []
 
 
 def aggregation_of(optimizer: Any) -> Aggregation | None:
-    """That of a distributed optimizer, which may be inside of another."""
+    """The Aggregation of a distributed optimizer, which may be wrapped by others; None for any other optimizer."""
     while optimizer is not None:
         found = getattr(optimizer, "_agg_helper", None)
         if isinstance(found, Aggregation):
@@ -33,18 +33,19 @@ def aggregation_of(optimizer: Any) -> Aggregation | None:
 
 
 def install() -> None:
-    """Does so, once."""
+    """Applies the patches, once."""
     with _lock:
         if not _installed:
             _installed.append(True)
-            _reduce_before_looking_whether_finite()
-            _choose_no_xla()
+            _reduce_before_finite_check()
+            _disable_auto_xla()
 
 
-def _reduce_before_looking_whether_finite() -> None:
-    """``LossScaleOptimizer``, which ``compile`` puts around the optimizer of a model with mixed_float16.
+def _reduce_before_finite_check() -> None:
+    """Patches ``LossScaleOptimizer``, into which ``compile`` wraps the optimizer of a model with mixed_float16.
 
-    It applies gradients only where they are finite. If each rank looked at its own, some would reduce and others not.
+    It applies gradients only if they are finite. If each rank checked its own gradients, some ranks would reduce and
+    others would not.
     """
     kind = keras.optimizers.LossScaleOptimizer
     plain = kind.apply
@@ -61,9 +62,9 @@ def _reduce_before_looking_whether_finite() -> None:
     kind.apply = apply
 
 
-def _choose_no_xla() -> None:
-    """``compile(jit_compile="auto")``, which takes XLA where there is a GPU; XLA does not know our ops."""
-    # Where Keras looks whether a model has a `compile` of its own, which it does not call when it loads one.
+def _disable_auto_xla() -> None:
+    """Patches ``compile(jit_compile="auto")``, which uses XLA if there is a GPU; XLA cannot compile our ops."""
+    # Patched in the class that defines it: a `compile` in keras.Model itself would look to Keras like one of the user.
     owner = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
     plain = owner.compile
     signature = inspect.signature(plain)

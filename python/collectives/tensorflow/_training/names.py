@@ -1,4 +1,4 @@
-"""What calls of the training API take besides tensors: reductions, compression, process sets; and names not there."""
+"""Arguments of the training API other than tensors: reductions, compression, process sets; and names that it lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class ReduceOp(enum.Enum):
-    """How values are combined. ``Average`` and so on are the same objects under Horovod's names."""
+    """How values are combined. ``Average``, ``Sum`` and so on are the same objects under Horovod's names."""
 
     AVERAGE = "avg"
     SUM = "sum"
@@ -40,20 +40,20 @@ Product = ReduceOp.PRODUCT
 
 
 class Compressor:
-    """Casts floating tensors to another dtype while they travel. Subclass it, or take one of ``Compression``."""
+    """Casts floating tensors to another dtype for sending. Use one of ``Compression``, or a subclass."""
 
     dtype: tf.DType | None = None
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """The tensor as it travels, and what ``decompress`` needs to know."""
+        """The tensor to send, and the context for ``decompress``."""
         if cls.dtype is None or not tensor.dtype.is_floating:
             return tensor, None
         return tf.cast(tensor, cls.dtype), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
-        """The tensor in its own dtype again."""
+        """The tensor in its original dtype."""
         return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
@@ -62,7 +62,7 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """float16: half the bytes, at most 65504. The engine adds up in float32 and rounds once."""
+    """float16: half the bytes, values up to 65504. The engine sums in float32 and rounds once."""
 
     dtype = tf.float16
 
@@ -74,7 +74,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """What ``compression=`` takes: ``none``, ``fp16`` or ``bf16``. Integers are never cast."""
+    """Values for ``compression=``: ``none``, ``fp16`` or ``bf16``. Integers are never cast."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -82,7 +82,7 @@ class Compression:
 
 
 class _World:
-    """All ranks, as a process set; there are no others."""
+    """The process set of all ranks; there are no others."""
 
     process_set_id = 0
 
@@ -104,14 +104,14 @@ def check_process_set(process_set: Any) -> None:
 
 _GROUPS = "process sets are not there yet. Use collectives.Communicator.new_group(ranks), which takes eager tensors"
 _ELASTIC = (
-    "elastic training is not there yet. Use collectives.Communicator.shrink() to go on without a rank that died, or "
+    "elastic training is not there yet. Use collectives.Communicator.shrink() to continue without a rank that died, or "
     "keras.callbacks.BackupAndRestore and start again"
 )
 _TIMELINE = (
     "timelines are not there. Use the recorder: collectives.dump_recorder(file), docs/recorder.md, or TensorFlow's "
     "profiler, which shows the ops CollectivesStart and CollectivesWait"
 )
-_HOOK = "sessions and hooks of TensorFlow 1 are not taken. Use broadcast_variables(model.variables, root_rank=0)"
+_HOOK = "sessions and hooks of TensorFlow 1 are not supported. Use broadcast_variables(model.variables, root_rank=0)"
 
 # Names of Horovod and SMDDP that are missing, and what to use instead.
 ABSENT = {
@@ -119,10 +119,10 @@ ABSENT = {
     "BroadcastGlobalVariablesHook": _HOOK,
     "ProcessSet": _GROUPS,
     "add_process_set": _GROUPS,
-    "broadcast_object_fn": "sessions of TensorFlow 1 are not taken. Use broadcast_object(obj, root_rank=0)",
+    "broadcast_object_fn": "sessions of TensorFlow 1 are not supported. Use broadcast_object(obj, root_rank=0)",
     "data": "Horovod's data service is not there. Use that of TensorFlow: tf.data.experimental.service",
     "elastic": _ELASTIC,
-    "gpu_available": "no GPU is used by this API, as TensorFlow gives plug-ins no stream. Use tf.config",
+    "gpu_available": "this API uses no GPU, since TensorFlow gives plug-ins no stream. Use tf.config",
     "join": (
         "join() is not there yet. Give all ranks equally many batches, for example by dataset.repeat().take(steps), "
         "or let a rank without data reduce zeros"
@@ -136,5 +136,5 @@ ABSENT = {
 
 
 def absent(name: str) -> NotImplementedError:
-    """What is raised where one of these names is used."""
+    """The error for the use of one of these names."""
     return NotImplementedError(f"collectives.tensorflow.{name}: {ABSENT[name]}")

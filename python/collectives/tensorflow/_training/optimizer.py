@@ -13,12 +13,12 @@ from .names import Average, Compression, ReduceOp, global_process_set
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "distribute"]
 
-# What Keras keeps of exclude_from_weight_decay(), which no config has.
+# Where Keras stores the arguments of exclude_from_weight_decay(); they are not part of a config.
 _EXCLUDED = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 
 
 class _Distributed:
-    """What a distributed optimizer has besides the class of the optimizer that it was made of."""
+    """The mixin of a distributed optimizer, put before the class of the given optimizer."""
 
     _collectives_options: dict[str, Any]
     _agg_helper: Aggregation
@@ -29,7 +29,7 @@ class _Distributed:
 
     @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """As ``apply`` of the optimizer's own class, with the gradients of all ranks together."""
+        """As ``apply`` of the optimizer's own class, with gradients reduced over all ranks."""
         self._agg_helper.step(self, super().apply, grads, trainable_variables)  # type: ignore[misc]
 
     def register_local_source(self, variable: Any) -> None:
@@ -56,19 +56,19 @@ def DistributedOptimizer(
 ) -> Any:
     """A new optimizer like ``optimizer``, whose ``apply`` first reduces the gradients over all ranks.
 
-    ``apply_gradients`` and ``model.fit`` go through ``apply``, in eager mode and in functions. The new optimizer begins
-    with the state of the given one, which is left alone. It is of a subclass of its class, with the same name and the
-    same config: a model that is saved with it is loaded by Keras without this library, with the plain optimizer;
+    ``apply_gradients`` and ``model.fit`` call ``apply``, in eager mode and in functions. The new optimizer starts with
+    the state of the given one, which is not changed. It is of a subclass of its class, with the same name and config.
+    So Keras can load a saved model without this library, with the plain optimizer;
     ``collectives.tensorflow.keras.load_model`` makes that a distributed one again. ``type(made).from_config`` makes
     distributed ones, with these options.
 
-    With ``backward_passes_per_step=k`` each rank sums its gradients; they travel and are applied in every k-th call.
-    IndexedSlices keep their rows. ``iterations`` and learning-rate schedules count updates, not calls, so that
-    Adam is what it would be with a batch k times as large; Horovod counts calls. ``_agg_helper.counter`` is the number
-    of calls since the last update. Sums of gradients are no part of a saved model.
+    With ``backward_passes_per_step=k`` each rank sums its gradients; every k-th call reduces and applies them.
+    IndexedSlices keep their rows. ``iterations`` and learning-rate schedules count updates, not calls, so Adam works as
+    with a batch k times as large; Horovod counts calls. ``_agg_helper.counter`` is the number of calls since the last
+    update. A saved model does not contain the sums of gradients.
 
     With mixed_float16, ``model.compile`` wraps an optimizer into a ``LossScaleOptimizer``. Gradients are then reduced
-    before that one looks whether they are finite, so all ranks leave out the same steps. Whoever wraps by hand may put
+    before it checks whether they are finite, so all ranks skip the same steps. If you wrap it yourself, you can put
     either one into the other.
 
     ``model.compile(jit_compile="auto")``, the default, does not choose XLA for a model with such an optimizer.
@@ -77,16 +77,16 @@ def DistributedOptimizer(
         optimizer: a ``keras.optimizers.Optimizer`` of Keras 3.
         name: of the new optimizer; by default that of the given one.
         use_locking, device_dense, device_sparse: accepted and not used.
-        backward_passes_per_step: how many calls make one update.
+        backward_passes_per_step: number of calls for one update.
         average_aggregated_gradients: whether the sum of those calls is divided by their number.
         compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
             scale_local_gradients: see ``GradientReduction``. By default gradients are averaged over the ranks.
 
     Returns:
-        the optimizer, with ``register_local_source(variable)`` besides.
+        the optimizer, which also has ``register_local_source(variable)``.
 
     Raises:
-        TypeError: something else than an optimizer of Keras 3.
+        TypeError: ``optimizer`` is no optimizer of Keras 3.
         ValueError: it is distributed already, or a number is out of range.
         RuntimeError: Keras runs on another backend than TensorFlow.
         When gradients are reduced: as ``DistributedGradientTape``.
@@ -160,14 +160,14 @@ def _wrapped(optimizer: Any, name: str | None, **options: Any) -> Any:
 
 
 def distribute(optimizer: Any, **options: Any) -> None:
-    """Makes this very optimizer a distributed one; for one that nobody else has, as of a model that was just loaded."""
+    """Makes an optimizer a distributed one in place, for example that of a model that was just loaded."""
     _check(optimizer, options)
     object.__setattr__(optimizer, "__class__", _subclass(type(optimizer), options))
     optimizer._agg_helper = Aggregation(**options)
 
 
 def _check(optimizer: Any, options: dict[str, Any]) -> None:
-    """Raises what is wrong, in particular what ``GradientReduction`` says of its options."""
+    """Raises the errors of ``DistributedOptimizer``; ``Aggregation`` checks the options."""
     call = options["call"]
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         kind = type(optimizer)
@@ -178,8 +178,8 @@ def _check(optimizer: Any, options: dict[str, Any]) -> None:
         )
         raise TypeError(
             f"{call}: optimizer is {what}; an object of keras.optimizers.Optimizer (Keras {keras.__version__}) is "
-            "accepted, as keras.optimizers.Adam(). For any other take gradients by DistributedGradientTape(tape), and "
-            "apply them as you do without this library"
+            "accepted, as keras.optimizers.Adam(). For any other, compute gradients by DistributedGradientTape(tape) "
+            "and apply them as you do without this library"
         )
     if keras.config.backend() != "tensorflow":
         raise RuntimeError(f"{call}: Keras runs on {keras.config.backend()}; set KERAS_BACKEND=tensorflow")
@@ -190,13 +190,13 @@ def _check(optimizer: Any, options: dict[str, Any]) -> None:
 
 
 def _subclass(kind: type, options: dict[str, Any]) -> type:
-    """A class that is saved under the name of ``kind``."""
+    """A distributed subclass of ``kind`` that Keras saves under the name of ``kind``."""
     own = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     made = type(kind.__name__, (_Distributed, kind), {**own, "_collectives_options": options})
     registered = keras.saving.get_registered_name(kind)
     if ">" in registered:
         package, name = registered.split(">", 1)
-        for one in (made, kind):  # the last one is what the name stands for when a model is loaded
+        for one in (made, kind):  # Keras loads the class that was registered last
             keras.saving.register_keras_serializable(package, name)(one)
     return made
 
@@ -210,7 +210,7 @@ def _copied(kind: Any, optimizer: Any, name: str | None = None, with_state: bool
     if "learning_rate" in config and (
         callable(rate) or isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
     ):
-        config["learning_rate"] = rate  # itself: a function of the program may be none that can be serialized
+        config["learning_rate"] = rate  # the object itself, since a function may not be serializable
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         del config["inner_optimizer"]
         inner = optimizer.inner_optimizer

@@ -1,4 +1,4 @@
-"""How a list of tensors is reduced over the ranks: factors, compression, buckets, IndexedSlices."""
+"""Reduces a list of tensors over the ranks: factors, compression, buckets, IndexedSlices."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Scaling", "reduce_all"]
 
 
 class Scaling:
-    """Factors of one tensor before and after its reduction, and the average of integers.
+    """Scales a tensor before and after its reduction, and computes the average of integers.
 
     Attributes:
-        op: what the engine does.
+        op: the op of the engine.
     """
 
     def __init__(self, dtype: tf.DType, op: ReduceOp, ranks: int, before: float, after: float) -> None:
@@ -32,17 +32,17 @@ class Scaling:
         self.op: str = "sum" if averages_integers else op.value
 
     def before(self, tensor: Any) -> Any:
-        """The tensor as it is reduced."""
-        return tensor if self._before == 1.0 else _scaled(tensor, self._before)
+        """The tensor to be reduced."""
+        return tensor if self._before == 1.0 else _scale(tensor, self._before)
 
     def after(self, tensor: Any) -> Any:
-        """The result of that as the caller gets it."""
+        """The result for the caller, from that of the engine."""
         if self._divisor > 1:
             tensor = tf.truncatediv(tensor, tf.cast(self._divisor, tensor.dtype))
-        return tensor if self._after == 1.0 else _scaled(tensor, self._after)
+        return tensor if self._after == 1.0 else _scale(tensor, self._after)
 
 
-def _scaled(tensor: Any, factor: float) -> Any:
+def _scale(tensor: Any, factor: float) -> Any:
     wide = tensor.dtype
     if tensor.dtype.is_integer:
         wide = tf.float64
@@ -67,14 +67,14 @@ def reduce_all(
 
     Args:
         group: all its ranks make the same call.
-        tensors: of dtypes that have a sum.
-        names: about which the ranks have to agree; "" for none. As many as tensors.
+        tensors: of dtypes that can be reduced.
+        names: of the tensors, compared between ranks; "" for none.
         op: the reduction; Sum or Average for IndexedSlices, whose rows are gathered.
         compression: one of ``Compression``.
         prescale_factor, postscale_factor: as for ``allreduce``.
-        bytes_per_bucket: dense tensors of a dtype are split, from the last one on, into collectives of at least so many
-            bytes. 0: one collective.
-        call: who calls this, for errors.
+        bytes_per_bucket: least bytes of a collective; dense tensors of a dtype are packed from the last one on. 0: one
+            collective.
+        call: the name of the caller, for errors.
 
     Returns:
         the results, in the order of ``tensors``.
@@ -105,16 +105,16 @@ def reduce_all(
         for k, value in zip(chosen, reduced, strict=True):
             results[k] = scalings[k].after(compression.decompress(value, contexts[k]))
     for k in sorted(sparse):
-        results[k] = _gathered(group, tensors[k], op, compression, names[k] or named(tensors[k], None))
+        results[k] = _gather_slices(group, tensors[k], op, compression, names[k] or named(tensors[k], None))
     return results
 
 
-def _gathered(group: _ops.Group, slices: Any, op: ReduceOp, compression: Any, name: str) -> Any:
+def _gather_slices(group: _ops.Group, slices: Any, op: ReduceOp, compression: Any, name: str) -> Any:
     slices = flattened(slices)
     values, context = compression.compress(slices.values)
     advice = "Make them dense, by sparse_as_dense=True or tf.convert_to_tensor(slices)"
-    travelling = tf.IndexedSlices(values, slices.indices, slices.dense_shape)
-    all_rows = gather_from_workers(group, travelling, name=name, advice=advice)
+    sent = tf.IndexedSlices(values, slices.indices, slices.dense_shape)
+    all_rows = gather_from_workers(group, sent, name=name, advice=advice)
     values = compression.decompress(all_rows.values, context)
     if op is Average:
         if values.dtype.is_integer:

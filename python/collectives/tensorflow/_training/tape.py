@@ -1,4 +1,4 @@
-"""Tapes whose gradients are reduced over the ranks."""
+"""Gradient tapes that reduce their gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .as_written import as_written
+from .autograph import do_not_convert
 from .gradient_reduction import GradientReduction, variables_of_layers
 from .names import Average, Compression, ReduceOp, global_process_set
 
@@ -15,11 +15,11 @@ __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
 class _Distributed:
-    """What a distributed tape has besides the class of the tape that it was made of."""
+    """The mixin of a distributed tape, put before the class of the given tape."""
 
     _reduction: GradientReduction
 
-    @as_written
+    @do_not_convert
     def gradient(
         self,
         target: Any,
@@ -27,21 +27,21 @@ class _Distributed:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """As ``tf.GradientTape.gradient``, of all ranks together."""
+        """As ``tf.GradientTape.gradient``, reduced over all ranks."""
         gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)  # type: ignore[misc]
         flat = self._reduction.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(gradients, flat)
 
-    @as_written
+    @do_not_convert
     def register_local_source(self, source: Any) -> None:
         """Leaves the gradient of this variable on its rank, divided by the number of ranks."""
         self._reduction.register_local_source(source)
 
 
 class _Partial(_Distributed):
-    @as_written
+    @do_not_convert
     def get_local_and_global_gradients(self, loss: Any, variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Pairs of variable and gradient: those that stay on their rank, and those of all ranks."""
+        """Two lists of (variable, gradient): those that stay on their rank, and those reduced over all ranks."""
         gradients = self.gradient(loss, list(variables))
         pairs = [(variable, gradient) for variable, gradient in zip(variables, gradients, strict=True)]
         return (
@@ -50,7 +50,7 @@ class _Partial(_Distributed):
         )
 
 
-@as_written
+@do_not_convert
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -64,21 +64,21 @@ def DistributedGradientTape(
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape that has recorded what ``gradtape`` has, and whose ``gradient`` reduces over all ranks.
+    """A tape with the recording of ``gradtape``, whose ``gradient`` reduces over all ranks.
 
-    Gradients travel from the last variable on, in collectives of 4 MiB or more that begin while the backward pass still
-    runs. All ranks take the gradients of the same variables: where names, shapes or dtypes differ all of them raise
-    ``tf.errors.FailedPreconditionError``, with both lists, and can go on.
+    Gradients are sent from the last variable on, in collectives of 4 MiB or more that overlap with the backward pass.
+    All ranks must compute the gradients of the same variables: where names, shapes or dtypes differ, all of them raise
+    ``tf.errors.FailedPreconditionError``, with both lists, and can continue.
 
     Args:
-        gradtape: a ``tf.GradientTape``, which may be recording, or be over.
+        gradtape: a ``tf.GradientTape``, which may still be recording.
         device_dense, device_sparse: accepted and not used.
         compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
-            scale_local_gradients: see ``GradientReduction``. By default gradients are averaged, and IndexedSlices stay
-            such: the rows of all ranks.
+            scale_local_gradients: see ``GradientReduction``. By default gradients are averaged, and IndexedSlices
+            become the IndexedSlices with the rows of all ranks.
 
     Returns:
-        a ``tf.GradientTape`` of the class of ``gradtape``, with ``register_local_source(variable)`` besides.
+        a ``tf.GradientTape`` of the class of ``gradtape``, which also has ``register_local_source(variable)``.
 
     Example:
         >>> with tf.GradientTape() as tape:
@@ -101,7 +101,7 @@ def DistributedGradientTape(
     )
 
 
-@as_written
+@do_not_convert
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -123,7 +123,7 @@ def PartialDistributedGradientTape(
         Others: see ``DistributedGradientTape``.
 
     Returns:
-        a tape with ``get_local_and_global_gradients(loss, variables)`` besides: two lists of (variable, gradient).
+        a tape that also has ``get_local_and_global_gradients(loss, variables)``: two lists of (variable, gradient).
     """
     tape = _make(
         _Partial,
@@ -148,6 +148,6 @@ def _make(kind: type[_Distributed], gradtape: Any, **options: Any) -> Any:
         raise TypeError(f"{options['call']}: {gradtape!r} is no tf.GradientTape")
     made: Any = type(type(gradtape).__name__, (kind, type(gradtape)), {})
     tape = made.__new__(made)
-    tape.__dict__ = gradtape.__dict__  # one state: each of the two may begin or end the recording
+    tape.__dict__ = gradtape.__dict__  # a shared state: both tapes can start or stop the recording
     tape._reduction = GradientReduction(**options)
     return tape

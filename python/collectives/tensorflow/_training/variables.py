@@ -1,4 +1,4 @@
-"""Variables and objects of one rank, given to all."""
+"""Broadcasts variables and objects of one rank to all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import _ops
-from .as_written import as_written
+from .autograph import do_not_convert
 from .calls import check_root
 from .checks import as_tensor
 from .names import check_process_set, global_process_set
@@ -25,44 +25,44 @@ __all__ = [
     "variable_name",
 ]
 
-_NUMBER = re.compile(r"_[0-9]+(?![0-9A-Za-z])")  # also inside: adam/dense_1_kernel_momentum
+_NUMBER = re.compile(r"_[0-9]+(?![0-9A-Za-z])")  # also inside of a name: adam/dense_1_kernel_momentum
 
 
 def plain(variable: Any) -> Any:
-    """The ``tf.Variable`` of a variable of Keras 3, which wraps one; any other as it is."""
+    """The ``tf.Variable`` in a variable of Keras 3; any other variable as it is."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
 
 
 def variable_name(variable: Any) -> str:
-    """By which ranks agree about a variable: its path in Keras 3, which has the layer, else its name.
+    """The name of a variable that ranks compare: its path in Keras 3, which names the layer, else its name.
 
-    Keras numbers the layers of a process, as ``dense_1``, and a rank that has made one model more, to evaluate it say,
-    has other numbers. They are left out.
+    Numbers of layers are removed: Keras numbers the layers of a process, as ``dense_1``, so a rank that has made
+    another model, to evaluate it for example, has other numbers.
     """
     name = str(getattr(variable, "path", None) or getattr(variable, "name", "") or "")
     return _NUMBER.sub("", name) if "/" in name else name
 
 
-@as_written
+@do_not_convert
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: Any = global_process_set, inplace: bool = False
 ) -> None:
-    """Gives variables the values that they have on rank ``root_rank``; those of one dtype in one collective.
+    """Sets variables to their values on rank ``root_rank``, in one collective for each dtype.
 
-    It works in eager mode and in a function. In a function it takes its place among the other statements: after the
-    assignments that stand above it.
+    It works in eager mode and in a function. In a function it runs in the order of the statements, after the
+    assignments above it.
 
     Args:
-        variables: of TensorFlow or Keras, as ``model.variables`` or ``optimizer.variables``; also the method that
-            optimizers of Keras 2 have of this name. Names, shapes and dtypes are the same on all ranks.
+        variables: of TensorFlow or Keras, as ``model.variables`` or ``optimizer.variables``, or the method of that name
+            of optimizers of Keras 2. Names, shapes and dtypes must be the same on all ranks.
         root_rank: the same on all ranks.
         process_set, inplace: for Horovod's programs; ``global_process_set`` is accepted.
 
     Raises:
         ValueError: before ``init``; there is no such rank.
-        TypeError: something is no variable, or one of strings.
-        tf.errors.FailedPreconditionError: ranks disagree, on all of them; the text has both lists.
+        TypeError: an entry is no variable, or a variable of strings.
+        tf.errors.FailedPreconditionError: ranks disagree; raised on all of them, with both lists.
 
     Example:
         >>> hvd.broadcast_variables(model.variables, root_rank=0)
@@ -71,7 +71,7 @@ def broadcast_variables(
     broadcast_(variables, root_rank)
 
 
-@as_written
+@do_not_convert
 def broadcast_(
     variables: Iterable[Any], root_rank: int, name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:
@@ -108,7 +108,7 @@ def _list_of(variables: Any) -> list[Any]:
     )
 
 
-@as_written
+@do_not_convert
 def broadcast_global_variables(root_rank: int) -> Any:
     """An op that gives all global variables of a TensorFlow 1 graph the values of rank ``root_rank``.
 
@@ -128,14 +128,15 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return tf.group(*[v.assign(value) for v, value in zip(variables, values, strict=True)])
 
 
-@as_written
+@do_not_convert
 def broadcast_object(
     obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = global_process_set
 ) -> Any:
-    """Gives every rank the object of rank ``root_rank``; on the others ``obj`` does not count.
+    """Gives every rank the object of rank ``root_rank``; ``obj`` of other ranks is ignored.
 
     Args:
-        obj: what can be pickled. Unpickling executes code: only for jobs that trust all ranks, which are authenticated.
+        obj: any object that can be pickled. Unpickling runs code that the root chooses: use it only where you trust all
+            ranks of the job.
         root_rank: the same on all ranks.
         session: of TensorFlow 1; None is accepted.
         name: for Horovod's programs; not used.
@@ -151,7 +152,7 @@ def broadcast_object(
         return communicator.broadcast_object(obj, root_rank)
 
 
-@as_written
+@do_not_convert
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The world of the training API: starting and ending, and which rank this is."""
+"""The world of the training API: ``init``, ``shutdown``, and the rank of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from ... import _world
 from ...communicator import Communicator
 from .._ops import Group
-from .as_written import as_written
+from .autograph import do_not_convert
 
 __all__ = [
     "ccl_built",
@@ -42,22 +42,22 @@ __all__ = [
 ]
 
 _lock = threading.Lock()
-_owned: list[bool] = []  # empty before init(): whether the communicator was made there
-_groups: list[Group] = []  # at most one, kept after shutdown(): functions that were traced with it go on after init()
+_owned: list[bool] = []  # empty before init(), then one entry: whether init() has made the communicator
+_groups: list[Group] = []  # at most one, kept after shutdown(): traced functions use it again after another init()
 
 
-@as_written
+@do_not_convert
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Joins the job of this process, as ``collectives.init`` does; does nothing where that has happened.
+    """Joins the job of this process, as ``collectives.init`` does; does nothing if it has joined already.
 
-    It may be called again after ``shutdown``; functions that were traced before work on.
+    It may be called again after ``shutdown``; functions that were traced before then work again.
 
     Args:
-        comm: a ``collectives.Communicator`` to use instead, which ``shutdown`` then leaves open.
+        comm: a ``collectives.Communicator`` to use instead; ``shutdown`` does not close it.
         process_sets: for Horovod's programs; None and an empty list are accepted.
 
     Raises:
-        TypeError: ``comm`` is something else, say an MPI communicator.
+        TypeError: ``comm`` is something else, for example an MPI communicator.
         NotImplementedError: process sets were given.
         CollectivesError, ValueError: as ``collectives.init``.
 
@@ -87,16 +87,16 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _owned[:] = [comm is None]
 
 
-@as_written
+@do_not_convert
 def shutdown() -> None:
-    """Leaves the job. Calls then raise ValueError until ``init`` is called again; twice does nothing."""
+    """Leaves the job. Calls then raise ValueError until ``init`` is called again. A second call does nothing."""
     with _lock:
         if _owned and _owned[0]:
             _groups[0].communicator.close()
         _owned.clear()
 
 
-@as_written
+@do_not_convert
 def is_initialized() -> bool:
     """Whether ``init`` has been called, and ``shutdown`` not since."""
     return bool(_owned)
@@ -109,51 +109,51 @@ def group() -> Group:
     return _groups[0]
 
 
-@as_written
+@do_not_convert
 def rank() -> int:
-    """The number of this process, 0 to ``size() - 1``. Raises ``ValueError`` before ``init``, as all of these do."""
+    """The number of this process, 0 to ``size() - 1``. As most functions below, raises ValueError before ``init``."""
     return group().rank
 
 
-@as_written
+@do_not_convert
 def size() -> int:
     """The number of processes."""
     return group().size
 
 
-@as_written
+@do_not_convert
 def local_rank() -> int:
-    """The number of this process among those of its host: of the device that it should take."""
+    """The number of this process among those of its host, and so of the device that it should use."""
     return group().communicator.local_rank
 
 
-@as_written
+@do_not_convert
 def local_size() -> int:
     """The number of processes on this host."""
     return group().communicator.local_size
 
 
 def _hosts_of_local_rank() -> list[int]:
-    """The hosts that have a process with this one's local rank, in their order."""
+    """The hosts that have a process with the local rank of this one, in their order."""
     hosts = group().communicator._host
     return [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank()]
 
 
-@as_written
+@do_not_convert
 def cross_rank() -> int:
     """The number of this host among those that have a process with this local rank."""
     return _hosts_of_local_rank().index(group().communicator._host[rank()])
 
 
-@as_written
+@do_not_convert
 def cross_size() -> int:
     """How many hosts have a process with this local rank."""
     return len(_hosts_of_local_rank())
 
 
-@as_written
+@do_not_convert
 def is_homogeneous() -> bool:
-    """Whether all hosts have equally many processes."""
+    """Whether all hosts have the same number of processes."""
     hosts = group().communicator._host
     return len({hosts.count(host) for host in hosts}) == 1
 
@@ -167,32 +167,32 @@ def _check_world(process_set_id: int) -> None:
         raise ValueError(f"process_set_id is {process_set_id!r}; there is only 0, the process set of all ranks")
 
 
-@as_written
+@do_not_convert
 def rank_op(name: str | None = None) -> Any:
     """``rank()`` as a tensor, int32."""
     return _number(rank(), name)
 
 
-@as_written
+@do_not_convert
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """``size()`` as a tensor, int32."""
     _check_world(process_set_id)
     return _number(size(), name)
 
 
-@as_written
+@do_not_convert
 def local_rank_op(name: str | None = None) -> Any:
     """``local_rank()`` as a tensor, int32."""
     return _number(local_rank(), name)
 
 
-@as_written
+@do_not_convert
 def local_size_op(name: str | None = None) -> Any:
     """``local_size()`` as a tensor, int32."""
     return _number(local_size(), name)
 
 
-@as_written
+@do_not_convert
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Whether this process is in the process set, as a tensor, int32: 1, since there is only that of all ranks."""
     _check_world(process_set_id)
@@ -200,62 +200,62 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     return _number(1, name)
 
 
-@as_written
+@do_not_convert
 def mpi_threads_supported() -> bool:
     """False: there is no MPI here. Several threads may call collectives all the same."""
     group()
     return False
 
 
-@as_written
+@do_not_convert
 def mpi_built() -> bool:
     """False: MPI is not used."""
     return False
 
 
-@as_written
+@do_not_convert
 def mpi_enabled() -> bool:
     """False: MPI is not used."""
     return False
 
 
-@as_written
+@do_not_convert
 def gloo_built() -> bool:
-    """False: Gloo is not used, and its place is taken by this library."""
+    """False: Gloo is not used; this library replaces it."""
     return False
 
 
-@as_written
+@do_not_convert
 def gloo_enabled() -> bool:
     """False: Gloo is not used."""
     return False
 
 
-@as_written
+@do_not_convert
 def nccl_built() -> int:
     """0: TensorFlow gives plug-ins no stream of its GPUs, so its tensors are reduced on the host."""
     return 0
 
 
-@as_written
+@do_not_convert
 def cuda_built() -> bool:
     """False, as ``nccl_built`` is 0."""
     return False
 
 
-@as_written
+@do_not_convert
 def rocm_built() -> bool:
     """False."""
     return False
 
 
-@as_written
+@do_not_convert
 def ddl_built() -> bool:
     """False."""
     return False
 
 
-@as_written
+@do_not_convert
 def ccl_built() -> bool:
     """False."""
     return False

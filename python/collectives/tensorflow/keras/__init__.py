@@ -1,4 +1,4 @@
-"""What Horovod's programs for Keras call: ``import collectives.tensorflow.keras as hvd``.
+"""For programs that use Horovod with Keras: ``import collectives.tensorflow.keras as hvd``.
 
 >>> import collectives.tensorflow.keras as hvd
 >>> hvd.init()
@@ -6,7 +6,7 @@
 >>> model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
 Most names are those of ``collectives.tensorflow``. ``allreduce``, ``allgather``, ``broadcast`` and ``reducescatter``
-are others here: they take a value and return a NumPy array, in eager mode. docs/horovod.md has a table.
+differ here: they accept a value and return a NumPy array, in eager mode. docs/horovod.md has a table.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ def allreduce(
     """Combines a value over all ranks, by default their average.
 
     Args:
-        value: a number, an array, or what TensorFlow can make a tensor of; the same shape and dtype on all ranks.
-        Others: see ``collectives.tensorflow.allreduce``, whose errors these are too.
+        value: a number, an array, or another value that TensorFlow can convert to a tensor; of the same shape and dtype
+            on all ranks.
+        Others: see ``collectives.tensorflow.allreduce``; the errors are the same, too.
 
     Returns:
         a NumPy array.
@@ -138,7 +139,7 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Joins the values of all ranks along axis 0, in which they may differ, into a NumPy array.
+    """Joins the values of all ranks along axis 0, in whose length they may differ, into a NumPy array.
 
     See ``collectives.tensorflow.allgather``.
     """
@@ -164,13 +165,13 @@ def load_model(
     custom_objects: dict[str, Any] | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """``keras.saving.load_model``, with an optimizer that reduces its gradients and goes on from its saved state.
+    """``keras.saving.load_model``, with an optimizer that reduces its gradients and continues from its saved state.
 
-    The model may have been saved with a plain or with a distributed optimizer. All ranks load it, or rank 0 does and
-    gives the variables of model and optimizer to the others by ``broadcast_variables``.
+    The model may have been saved with a plain or with a distributed optimizer. Load it on all ranks, or on rank 0 and
+    send the variables of model and optimizer to the others by ``broadcast_variables``.
 
     Args:
-        filepath: of a whole model.
+        filepath: of a complete model.
         custom_optimizers: classes of optimizers that Keras does not know.
         custom_objects: as ``keras.saving.load_model`` takes them.
         compression: of the gradients.
@@ -185,7 +186,7 @@ def load_model(
     model = _keras.saving.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
         _distribute(model.optimizer, compression=compression, call="load_model")
-        model.jit_compile = False  # XLA does not know our ops
+        model.jit_compile = False  # XLA cannot compile our ops
     return model
 
 

@@ -1,4 +1,4 @@
-"""Callbacks of ``model.fit`` for a training on several ranks: give the same ones to all."""
+"""Callbacks of ``model.fit`` for training on several ranks; use the same ones on all."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the weights and the optimizer's variables of rank ``root_rank``, when a training begins.
+    """Broadcasts the weights and the optimizer's variables of rank ``root_rank`` when a training begins.
 
-    That is before the first batch where the model is built on all ranks, as one with an Input, or one that was loaded;
-    an optimizer that is not built is built then. Else it is after the first batch, as in Horovod; the ranks' gradients
-    of that batch were then taken at different weights. The seeds of layers as Dropout, and metrics, stay those of their
-    rank.
+    It does so before the first batch if the model is built on all ranks, for example if it has an Input or was loaded;
+    it then also builds the optimizer. Otherwise it broadcasts after the first batch, as Horovod does; the ranks have
+    then computed the gradients of that batch at different weights. Metrics, and seeds of layers such as Dropout, are
+    not broadcast.
 
     Args:
         root_rank: the same on all ranks.
         device: for Horovod's programs; not used.
-        local_variables: variables that keep the value of their rank, or layers that do, as those of
+        local_variables: variables, or layers, that keep the values of their rank, such as those of
             ``PartialDistributedOptimizer``.
 
     Raises:
@@ -50,15 +50,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._done = self._tried = False
 
     def register_local_var(self, variable: Any) -> None:
-        """Leaves this variable as it is on its rank."""
+        """Excludes this variable from the broadcast."""
         self._local_variables.append(variable)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Another training begins anew."""
+        """Resets the state, so that each training broadcasts."""
         self._done = self._tried = False
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts, where all ranks have their variables."""
+        """Broadcasts before the first batch, if the model is built on all ranks."""
         if self._tried:
             return
         self._tried = True
@@ -69,7 +69,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts where that was not possible before."""
+        """Broadcasts after the first batch, if that was not possible before."""
         if not self._done:
             self._broadcast()
 
@@ -86,15 +86,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Averages the metrics of an epoch over all ranks, for the callbacks after it and for ``History``.
 
-    All of them travel in one collective, as float64. The average is over the ranks, whatever number of examples each
-    has. Put it before callbacks that decide by a metric, as ``ReduceLROnPlateau`` or ``ModelCheckpoint``.
+    All metrics are reduced in one collective, as float64. Every rank has the same weight, whatever its number of
+    examples. Put it before callbacks that use a metric, such as ``ReduceLROnPlateau`` or ``ModelCheckpoint``.
 
     Args:
         device: for Horovod's programs; not used.
         process_set: ``global_process_set``.
 
     Raises:
-        tf.errors.FailedPreconditionError: at the end of an epoch; ranks have different metrics. The text names both.
+        tf.errors.FailedPreconditionError: ranks have different metrics at the end of an epoch; the text names both.
     """
 
     def __init__(self, device: str = "", process_set: Any = global_process_set) -> None:
@@ -116,18 +116,18 @@ class MetricAverageCallback(keras.callbacks.Callback):
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to ``initial_lr`` times ``multiplier`` in some of the epochs.
 
-    Several of these callbacks may follow each other: each leaves the rate as it is outside of its epochs.
+    You can use several of these callbacks for different epochs: outside of its epochs, each leaves the rate as it is.
 
     Args:
         initial_lr: the rate that is multiplied.
-        multiplier: a number, or a function of the epoch, which begins at 0; with ``staircase=False`` of a float.
+        multiplier: a number, or a function of the epoch, which starts at 0; with ``staircase=False`` of a float.
         start_epoch, end_epoch: the first epoch, and the first one after.
-        staircase: whether the rate changes with epochs only, else with each batch. A number changes with epochs.
-        momentum_correction: whether the velocity that ``SGD`` and ``RMSprop`` keep is scaled as the rate is, when it
+        staircase: whether the rate changes only with epochs, or else with each batch. A number changes with epochs.
+        momentum_correction: whether the velocity in ``SGD`` and ``RMSprop`` is scaled with the rate when the rate
             changes (Goyal et al. 2017, "Accurate, Large Minibatch SGD"). Horovod changes ``momentum`` for one batch
-            instead, which in Keras 3 is a constant of the compiled step; without ``nesterov`` that is the same. Adam
-            and others keep nothing that has the rate in it.
-        steps_per_epoch: batches; needed with ``staircase=False`` where Keras cannot tell, as for a generator.
+            instead, which is the same without ``nesterov``; in Keras 3 it is a constant of the compiled step. The state
+            of Adam and others does not depend on the rate.
+        steps_per_epoch: batches; needed with ``staircase=False`` where Keras does not know it, as for a generator.
 
     Raises:
         TypeError: ``initial_lr`` is no number.
@@ -162,7 +162,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.current_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Finds out how many batches an epoch has, and whether the rate can be set."""
+        """Finds the number of batches in an epoch, and checks that the rate can be set."""
         name = type(self).__name__
         _learning_rate(self.model.optimizer, name)
         if not self.staircase and not self.steps_per_epoch:
@@ -171,7 +171,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 raise ValueError(f"{name}: the number of batches in an epoch is not known; pass steps_per_epoch")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes the epoch."""
+        """Stores the epoch."""
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -204,10 +204,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate, batch by batch, from ``initial_lr / size()`` to ``initial_lr`` in the first epochs.
 
     Args:
-        initial_lr: the rate after that: the one for a single rank times ``size()``.
-        warmup_epochs: in how many epochs.
-        momentum_correction, steps_per_epoch: see ``LearningRateScheduleCallback``, whose errors these are too.
-        verbose: 1: says so when it is done.
+        initial_lr: the rate afterwards: that for a single rank times ``size()``.
+        warmup_epochs: the number of these epochs.
+        momentum_correction, steps_per_epoch: see ``LearningRateScheduleCallback``; the errors are the same, too.
+        verbose: 1: print a line when it is done.
 
     Example:
         >>> hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.01 * hvd.size(), warmup_epochs=3)
@@ -223,7 +223,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     ) -> None:
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch
-            done = (epoch + 1.0 / self.steps_per_epoch) / warmup_epochs  # the last batch has the whole rate
+            done = (epoch + 1.0 / self.steps_per_epoch) / warmup_epochs  # 1 in the last batch
             return (done * (world.size() - 1) + 1.0) / world.size()
 
         super().__init__(
@@ -245,7 +245,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def _learning_rate(optimizer: Any, name: str) -> float:
-    """The present rate. Raises ``ValueError`` where it cannot be set."""
+    """The current rate. Raises ``ValueError`` where it cannot be set."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     rate = getattr(inner, "_learning_rate", None)
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) or (
@@ -259,7 +259,7 @@ def _learning_rate(optimizer: Any, name: str) -> float:
 
 
 def _velocities(optimizer: Any) -> list[Any]:
-    """What an optimizer keeps of its latest steps, in which the learning rate is a factor."""
+    """The variables of an optimizer that are proportional to the learning rate."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(optimizer, keras.optimizers.SGD | keras.optimizers.RMSprop):
         return []
@@ -268,14 +268,14 @@ def _velocities(optimizer: Any) -> list[Any]:
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """``keras.callbacks.ModelCheckpoint`` of the best model so far, which rank 0 writes.
+    """``keras.callbacks.ModelCheckpoint`` of the best model so far; rank 0 writes it.
 
-    Rank 0 decides by its own metrics: put a ``MetricAverageCallback`` before it, so that they are those of all.
+    Rank 0 decides by its metrics: put a ``MetricAverageCallback`` before it, so that they are averages of all ranks.
 
     Args:
         monitor, verbose, save_weights_only, mode, save_freq: see ``keras.callbacks.ModelCheckpoint``.
-        filepath: a name that ends with ``.keras``, or with ``.weights.h5`` where only weights are saved. It may be set
-            later, before the training begins.
+        filepath: a name that ends with ``.keras``, or with ``.weights.h5`` if only weights are saved. You can also set
+            it later, before the training begins.
 
     Raises:
         ValueError: when the training begins: ``filepath`` is not set.
@@ -305,7 +305,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
             self.filepath = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Looks whether there is a place to write to."""
+        """Checks that ``filepath`` is set."""
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: filepath is not set; pass a name that ends with .keras")
         super().on_train_begin(logs)

@@ -1,7 +1,7 @@
-"""Collectives in which all ranks have arrays of the same lengths: all_reduce, reduce, broadcast, barrier.
+"""Dense collectives, in which all ranks have arrays of the same lengths: all_reduce, reduce, broadcast, barrier.
 
-The compiled methods do what is one plain array; everything else comes here: lists, asynchronous calls, arrays that are
-not contiguous, and the errors for what cannot be done at all.
+The compiled methods handle one plain array. All other calls come here: lists, asynchronous calls, arrays that are not
+contiguous, and wrong arguments, for which this module raises the errors.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def start(
     name: Any,
     factor: Any,
 ) -> Any:
-    """One collective call with any arguments: checks them, copies what cannot take part as it is, and starts it."""
+    """One collective call with any arguments: checks them, copies arrays that are not plain, and starts it."""
     op = "sum" if op is None else op
     root = 0 if root is None else root
     algorithm = "auto" if algorithm is None else algorithm
     check_options(comm.size, op, root, algorithm, timeout, name)
     check_factor(op, factor)
-    # Only these ranks' outputs are written.
+    # Whether this rank gets a result.
     written = collective != "reduce" or root == comm.rank
     operands = Operands([] if collective == "barrier" else x, out, written)
     inputs, outputs = operands.inputs, operands.outputs
@@ -53,7 +53,7 @@ def start(
     if outputs is inputs:
         contiguous_out = contiguous_in
     else:
-        # An output that shares memory with an input cannot be written before all inputs were read.
+        # An input that overlaps an output is copied: the output is written before all inputs are read.
         contiguous_in = [
             i.copy() if np.shares_memory(i, o) and not same_memory(i, o) else i
             for i, o in zip(contiguous_in, outputs, strict=True)

@@ -1,8 +1,8 @@
-"""Collectives of parts: each rank gives or gets its own part of a whole along axis 0.
+"""Vector collectives: each rank gives or gets its own part of an array along axis 0, of any length.
 
-The core works on one list of lengths that is the same on every rank. What the caller does not say, the ranks tell each
-other first, by one small collective. A list of tensors is one collective: its memory is handed over in the order of
-ranks and, for each rank, of tensors, so nothing is packed.
+The core needs one list of lengths that is the same on every rank. Lengths that the caller does not pass, the ranks
+exchange first, by one small collective. A list of tensors is one collective: the core gets the pieces by rank, then by
+tensor, so nothing is packed.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class Options:
     deterministic: bool = False
     factor: float | None = None
     root: int = 0
-    told: npt.NDArray[np.int64] | None = None  # what ranks have told each other; see bindings/calls/layouts.h
+    exchanged: npt.NDArray[np.int64] | None = None  # lengths that C++ has exchanged; see bindings/calls/layouts.h
     empty: Callable[[Shape, np.dtype[Any]], Array] = empty  # makes the arrays of results
-    start: Callable[..., Any] | None = None  # in the place of the engine, as ``comm._start``
+    start: Callable[..., Any] | None = None  # called instead of ``comm._start``, with its arguments
 
 
-class Given:
-    """The tensors of an argument, checked; those of no dimensions as one row.
+class Tensors:
+    """The tensors of an argument, checked; a tensor of no dimensions counts as one row.
 
     Attributes:
         arrays: the caller's memory.
-        kinds: of the arrays, for results of the same kinds.
+        kinds: the arrays as adapted, to make results of the same kinds.
         container: list or tuple, None for one tensor.
     """
 
     def __init__(self, comm: Communicator, collective: str, x: Any, options: Options) -> None:
         check_options(comm.size, options.op, options.root, options.algorithm, options.timeout, options.name)
         check_factor(options.op, options.factor)
-        # A wrong name must be seen before the ranks tell each other anything.
+        # Before the ranks exchange anything: an error here must not leave the others waiting.
         if options.algorithm != "auto":
             names = [a["name"] for a in _core._algorithms(collective)]
             if options.algorithm not in names:
@@ -72,7 +72,7 @@ class Given:
         self.dtype: np.dtype[Any] = self.arrays[0].dtype if self.arrays else np.dtype(np.uint8)
 
     def expect(self, dtype: np.dtype[Any] | None, container: Any) -> None:
-        """What the tensors are of a rank that gives none."""
+        """Sets dtype and container on a rank that gives no tensors."""
         self.dtype = self.dtype if dtype is None else dtype
         self.container = container
 
@@ -85,7 +85,7 @@ class Given:
 def _start(
     comm: Communicator,
     collective: str,
-    given: Given,
+    given: Tensors,
     shapes: Sequence[Shape] | None,
     lengths: list[int],
     options: Options,
@@ -93,21 +93,21 @@ def _start(
     x_rows: Rows | None,
     out_rows: Rows | None,
     out: Any,
-    learned: bool = False,
+    shapes_from_peers: bool = False,
 ) -> Any:
     """Starts the collective and returns its result, or its Work.
 
     Args:
         comm, collective, options: what is started.
-        given: the tensors that this rank gives; none where it gives nothing.
+        given: the tensors that this rank gives; empty where it gives nothing.
         shapes: of the tensors that it gets, None where it gets nothing.
         lengths: see ``layout.lengths``.
         x_rows, out_rows: of each tensor, the rows of each part; None where a tensor is one part.
         out: as the caller gave it.
-        learned: the shapes come from other ranks, which have begun the collective. They would wait for this rank in
-            vain if it did not take part, so an `out` that does not fit is refused afterwards.
+        shapes_from_peers: the ranks have exchanged shapes, so the others are in the collective already. This rank takes
+            part even when `out` does not fit, and raises the error afterwards; else the others would wait for it.
     """
-    unfit: Exception | None = None
+    out_error: Exception | None = None
     needed = [] if shapes is None else shapes
     results = None
     if out is not None:
@@ -115,13 +115,13 @@ def _start(
             results = adapt_outputs(out, "out")
             layout.check_outputs(results, needed, given.dtype)
         except (TypeError, ValueError) as error:
-            if not learned:
+            if not shapes_from_peers:
                 raise
-            unfit, results = error, None
+            out_error, results = error, None
     if results is None:
         results = [options.empty(shape, given.dtype) for shape in needed]
     targets = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in results]
-    sources = [plain(a) for a in layout.apart(given.arrays, results)]
+    sources = [plain(a) for a in layout.separate_inputs(given.arrays, results)]
     begin = comm._start if options.start is None else options.start
     work = begin(
         collective,
@@ -137,9 +137,9 @@ def _start(
         lengths,
         options.factor,
     )
-    if unfit is not None:
+    if out_error is not None:
         work.wait(-1.0)
-        raise unfit
+        raise out_error
 
     def finish() -> Any:
         for target, source in zip(results, targets, strict=True):
@@ -155,15 +155,15 @@ def _start(
     return pending if options.async_op else pending.result()
 
 
-def _check_early(out: Any, given: Given) -> None:
-    """What can be said of `out` before the ranks tell each other their lengths."""
+def _check_early(out: Any, given: Tensors) -> None:
+    """Checks of `out` that need no lengths of other ranks."""
     if out is not None:
         shapes = [(None, *a.shape[1:]) for a in given.arrays]
         layout.check_outputs(adapt_outputs(out, "out"), shapes, given.dtype)
 
 
 def _joined_rows(
-    comm: Communicator, collective: str, given: Given, out: Any, counts: Counts, options: Options
+    comm: Communicator, collective: str, given: Tensors, out: Any, counts: Counts, options: Options
 ) -> list[list[int]]:
     """How many rows of each tensor each rank gives."""
     tensors = given.arrays
@@ -171,16 +171,16 @@ def _joined_rows(
         rows = layout.as_rows(counts, given.container is not None, len(tensors), comm.size)
         layout.check_rows(tensors, [[r[comm.rank]] for r in rows], "x")
         return rows
-    if options.told is None:
+    if options.exchanged is None:
         _check_early(out, given)
         tables = layout.exchange(comm, layout.describe(tensors), options.name, options.timeout)
     else:
-        tables = options.told.reshape(comm.size, 1, layout.DESCRIPTION)
+        tables = options.exchanged.reshape(comm.size, 1, layout.DESCRIPTION)
     layout.check_alike(comm, tables, collective)
     return [[int(table[t, 2]) for table in tables] for t in range(len(tensors))]
 
 
-def _split_rows(comm: Communicator, collective: str, given: Given, counts: Counts) -> Any:
+def _split_rows(comm: Communicator, collective: str, given: Tensors, counts: Counts) -> Any:
     """How many rows of each tensor go to each rank: [tensor, rank]."""
     tensors = given.arrays
     if counts is None:
@@ -193,7 +193,7 @@ def _split_rows(comm: Communicator, collective: str, given: Given, counts: Count
 
 def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_gather``."""
-    given = Given(comm, "all_gather", x, options)
+    given = Tensors(comm, "all_gather", x, options)
     tensors = given.arrays
     rows = _joined_rows(comm, "all_gather", given, out, counts, options)
     shapes = [(sum(r), *a.shape[1:]) for a, r in zip(tensors, rows, strict=True)]
@@ -207,13 +207,13 @@ def all_gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
         x_rows=None,
         out_rows=rows,
         out=out,
-        learned=counts is None,
+        shapes_from_peers=counts is None,
     )
 
 
 def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.gather``."""
-    given = Given(comm, "gather", x, options)
+    given = Tensors(comm, "gather", x, options)
     tensors = given.arrays
     here = comm.rank == options.root
     out = out if here else None
@@ -229,32 +229,34 @@ def gather(comm: Communicator, x: Any, out: Any, counts: Counts, options: Option
         x_rows=None,
         out_rows=rows if here else None,
         out=out,
-        learned=counts is None,
+        shapes_from_peers=counts is None,
     )
 
 
-def _tell(comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, options: Options) -> tuple[Any, bool]:
-    """What the root knows, on every rank: its table, and whether its tensors are a list.
+def _broadcast_table(
+    comm: Communicator, table: npt.NDArray[np.int64] | None, is_list: bool, options: Options
+) -> tuple[Any, bool]:
+    """Sends the table of the root to all ranks, and whether its tensors are a list.
 
-    Told first: the number of tensors, whether they are a list, and the first row of the table.
-    csrc/bindings/calls/layouts.cc does the same for one array: what changes here has to change there, too.
+    The first message has the number of tensors, whether they are a list, and the first row of the table.
+    csrc/bindings/calls/layouts.cc does the same for one array: change both files together.
     """
     columns = layout.DESCRIPTION + comm.size
     name = None if options.name is None else f"{options.name} (lengths)"
-    told = options.told
-    if told is None:
-        told = np.zeros(2 + columns, np.int64)
+    exchanged = options.exchanged
+    if exchanged is None:
+        exchanged = np.zeros(2 + columns, np.int64)
         if table is not None:
-            told[:2] = len(table), is_list
-            told[2:] = table[0] if len(table) else 0
-        comm.broadcast(told, options.root, timeout=options.timeout, name=name)
-    tensors = int(told[0])
+            exchanged[:2] = len(table), is_list
+            exchanged[2:] = table[0] if len(table) else 0
+        comm.broadcast(exchanged, options.root, timeout=options.timeout, name=name)
+    tensors = int(exchanged[0])
     if table is None:
         table = np.empty((tensors, columns), np.int64)
-        table[:1] = told[2:]
+        table[:1] = exchanged[2:]
     if tensors > 1:
         comm.broadcast(table[1:], options.root, timeout=options.timeout, name=name)
-    return table, bool(told[1])
+    return table, bool(exchanged[1])
 
 
 def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
@@ -262,10 +264,10 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
     here = comm.rank == options.root
     if here and x is None:
         raise TypeError(f"x is None on rank {comm.rank}, which is the root; pass the array to scatter")
-    given = Given(comm, "scatter", x if here else [], options)
+    given = Tensors(comm, "scatter", x if here else [], options)
     tensors = given.arrays
     table = None
-    early = out is not None and options.told is None  # afterwards the others count on this rank
+    early = out is not None and options.exchanged is None  # after the exchange the others wait for this rank
     if early:
         layout.check_writable(adapt_outputs(out, "out"))
     if here:
@@ -274,7 +276,7 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
         if early:
             shapes = [(int(r[comm.rank]), *a.shape[1:]) for a, r in zip(tensors, own, strict=True)]
             layout.check_outputs(adapt_outputs(out, "out"), shapes, given.dtype)
-    table, is_list = _tell(comm, table, given.container is not None, options)
+    table, is_list = _broadcast_table(comm, table, given.container is not None, options)
     rows = [[int(c) for c in row[layout.DESCRIPTION :]] for row in table]
     trailing = [layout.shape_of(row)[1:] for row in table]
     if not here:
@@ -289,13 +291,13 @@ def scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Optio
         x_rows=rows if here else None,
         out_rows=None,
         out=out,
-        learned=not (here and early),
+        shapes_from_peers=not (here and early),
     )
 
 
 def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.reduce_scatter``."""
-    given = Given(comm, "reduce_scatter", x, options)
+    given = Tensors(comm, "reduce_scatter", x, options)
     tensors = given.arrays
     rows = _split_rows(comm, "reduce_scatter", given, counts)
     return _start(
@@ -313,7 +315,7 @@ def reduce_scatter(comm: Communicator, x: Any, out: Any, counts: Counts, options
 
 def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Options) -> Any:
     """See ``Communicator.all_to_all``."""
-    given = Given(comm, "all_to_all", x, options)
+    given = Tensors(comm, "all_to_all", x, options)
     tensors = given.arrays
     own = _split_rows(comm, "all_to_all", given, counts)
     if counts is None:
@@ -335,5 +337,5 @@ def all_to_all(comm: Communicator, x: Any, out: Any, counts: Counts, options: Op
         x_rows=own,
         out_rows=arriving,
         out=out,
-        learned=counts is not None,
+        shapes_from_peers=counts is not None,
     )

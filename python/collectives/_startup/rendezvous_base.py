@@ -1,4 +1,4 @@
-"""What rank 0 and the other ranks have in common when they meet (see `_startup.rendezvous`)."""
+"""The part of the rendezvous that rank 0 and the other ranks share (see `_startup.rendezvous`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .environment import Environment
 from .loop import Loop, Timer
 from .wire import Deadline, Message, Task, WireError
 
-_MOMENT = 0.5  # seconds for a launcher to see that a rank has ended
-_LOOKS = (0.02, 0.25)  # seconds between looks for ranks that have ended: the first, and at most
+_LAUNCHER_DELAY = 0.5  # seconds for a launcher to notice that a rank has ended
+_POLL_PAUSES = (0.02, 0.25)  # seconds between polls for ranks that have ended: the first, and at most
 
 
 class Fault(TypedDict):
@@ -29,15 +29,15 @@ class Fault(TypedDict):
 
 
 class Rendezvous:
-    """The meeting of all ranks of a job; a context manager that tells the others when its body raises.
+    """Exchanges values between all ranks of a job; a context manager that reports an error of its body to the others.
 
     Attributes:
-        loop: drives the meeting; other tasks may be added to it and make progress during `exchange`.
+        loop: runs the rendezvous; other tasks may be added to it and make progress during `exchange`.
         deadline: the point at which starting fails.
         loopback: whether every rank came by a loopback address.
         local_address: the address of this rank on the way to the others, ``""`` in a world of one.
         job: random name of this start of this job.
-        places: host name and process number of the other ranks that have said so.
+        locations: host name and process number of the other ranks, as far as known.
     """
 
     def __init__(self, environment: Environment, deadline: Deadline) -> None:
@@ -49,9 +49,9 @@ class Rendezvous:
         self.loopback = True
         self.local_address = ""
         self.job = ""
-        self.places: dict[int, tuple[str, int]] = {}
+        self.locations: dict[int, tuple[str, int]] = {}
         self._ended = EndedRanksReader(environment.launcher_fd, self.size, environment.token)
-        self._watch: Timer | None = None
+        self._monitor_timer: Timer | None = None
 
     def exchange(
         self, value: Any, what: str = "values", accepted: Callable[[int, Any], bool] | None = None
@@ -60,8 +60,8 @@ class Rendezvous:
 
         Args:
             value: must be JSON.
-            what: for the text of errors.
-            accepted: whether a value of a rank is of the form that the caller can use; any, by default.
+            what: the name of the values in errors.
+            accepted: whether a value of a rank has the form that the caller expects; any, by default.
 
         Raises:
             PeerError: a rank died or failed, or sent a value that is not accepted.
@@ -71,22 +71,22 @@ class Rendezvous:
         for rank, given in enumerate(values):
             if accepted is not None and not accepted(rank, given):
                 raise errors.PeerError(
-                    f"{self.show(rank)} sent {wire.shown(repr(given))} where its {what} should be. Is another program "
-                    "in this job, or another version?",
+                    f"{self.show(rank)} sent {wire.printable(repr(given))} where its {what} should be. Is another "
+                    "program in this job, or another version?",
                     rank=self.rank,
-                    **self.blame(rank),
+                    **self.fault_of(rank),
                 )
         return values
 
     def _round(self, value: Any, what: str) -> list[Any]:
         return [value]
 
-    def watch(self, here: Container[int], pause: float = _LOOKS[0]) -> None:
-        """Lets the loop raise when the launcher says that a rank has ended which did not come, until `unwatch`.
+    def monitor_launcher(self, here: Container[int], pause: float = _POLL_PAUSES[0]) -> None:
+        """Makes the loop raise when a rank ends before it connects, as the launcher tells; until `stop_monitoring`.
 
         Args:
-            here: ranks that came, whose end is seen by their connections.
-            pause: seconds to the next look.
+            here: ranks that have connected, and whose connections show their end.
+            pause: seconds until the next poll.
 
         Raises:
             PeerError: a rank had ended before.
@@ -95,52 +95,54 @@ class Rendezvous:
             return
         for rank, pid, how in self._ended.new():
             if rank != self.rank and rank not in here:
-                place = own_place()
-                where = f"rank {rank} (host {place['hostname']}, pid {pid})"
+                location = own_location()
+                where = f"rank {rank} (host {location['hostname']}, pid {pid})"
                 raise errors.PeerError(
                     f"{where} {how} before the job had started. Look at its output for the reason",
                     rank=self.rank,
                     peer=rank,
-                    host=place["hostname"],
+                    host=location["hostname"],
                     pid=pid,
                 )
-        self._watch = self.loop.later(pause, lambda: self.watch(here, min(1.5 * pause, _LOOKS[1])))
+        self._monitor_timer = self.loop.later(
+            pause, lambda: self.monitor_launcher(here, min(1.5 * pause, _POLL_PAUSES[1]))
+        )
 
     def ask_launcher(self, here: Container[int]) -> None:
-        """When a connection has ended: raises as `watch` does when the launcher says why, for which it has a moment."""
-        patience = Deadline(_MOMENT)
+        """After the end of a connection: gives the launcher a moment to tell why, and raises as `monitor_launcher`."""
+        patience = Deadline(_LAUNCHER_DELAY)
         while self._ended.useful and patience.remaining():
-            self.unwatch()
-            self.watch(here)
-            time.sleep(_LOOKS[0])
+            self.stop_monitoring()
+            self.monitor_launcher(here)
+            time.sleep(_POLL_PAUSES[0])
 
-    def unwatch(self) -> None:
-        """All ranks are there: from now on their ends are seen by their connections."""
-        if self._watch is not None:
-            self.loop.forget(self._watch)
-            self._watch = None
+    def stop_monitoring(self) -> None:
+        """To be called when all ranks are connected: from then on their connections show their end."""
+        if self._monitor_timer is not None:
+            self.loop.forget(self._monitor_timer)
+            self._monitor_timer = None
 
-    def blame(self, rank: int) -> Fault:
-        """The attributes of an error of which another rank is the cause."""
-        host, pid = self.places.get(rank, (None, None))
+    def fault_of(self, rank: int) -> Fault:
+        """The attributes of an error that another rank has caused."""
+        host, pid = self.locations.get(rank, (None, None))
         return {"peer": rank, "host": host, "pid": pid}
 
     def show(self, rank: int) -> str:
-        """A rank, for the text of errors."""
-        place = self.places.get(rank)
-        return f"rank {rank}" if place is None else f"rank {rank} (host {place[0]}, pid {place[1]})"
+        """The name of a rank in errors, with its host and process number if known."""
+        location = self.locations.get(rank)
+        return f"rank {rank}" if location is None else f"rank {rank} (host {location[0]}, pid {location[1]})"
 
-    def heard(self, rank: int, message: Message) -> None:
-        """Takes note of where a rank runs, from a message that it wrote `own_place` into."""
+    def note_location(self, rank: int, message: Message) -> None:
+        """Stores the location of a rank from a message with its `own_location`."""
         host, pid = message.get("hostname"), message.get("pid")
         if isinstance(host, str) and isinstance(pid, int):
-            self.places[rank] = (host, pid)
+            self.locations[rank] = (host, pid)
 
     def abort(self, error: BaseException) -> None:
-        """Tells the other ranks that this one failed, as well as it can."""
+        """Reports the failure of this rank to the others, as far as it can."""
 
     def close(self) -> None:
-        """Closes every connection of the meeting and all tasks of its loop."""
+        """Closes every connection of the rendezvous and all tasks of its loop."""
         self.loop.close()
 
     def __enter__(self) -> Rendezvous:
@@ -156,8 +158,8 @@ class Rendezvous:
             self.close()
 
 
-class ToldError(WireError):
-    """The other side said why it failed."""
+class ReportedError(WireError):
+    """The other side failed and reported why."""
 
     def __init__(self, description: Message) -> None:
         super().__init__(str(description.get("text")))
@@ -177,27 +179,27 @@ class ToldError(WireError):
         return made
 
 
-def own_place() -> Message:
-    """Where this rank runs."""
+def own_location() -> Message:
+    """Host name and process number of this rank."""
     return {"hostname": socket.gethostname(), "pid": os.getpid()}
 
 
 def describe(error: BaseException, rank: int) -> Message:
     """An error of this rank, for the other ranks."""
     if isinstance(error, errors.CollectivesError):
-        place = {"hostname": error.host, "pid": error.pid}
-        return {"type": type(error).__name__, "text": str(error), "peer": error.peer, **place}
-    place = own_place()
-    where = f"rank {rank} (host {place['hostname']}, pid {place['pid']})"
+        location = {"hostname": error.host, "pid": error.pid}
+        return {"type": type(error).__name__, "text": str(error), "peer": error.peer, **location}
+    location = own_location()
+    where = f"rank {rank} (host {location['hostname']}, pid {location['pid']})"
     text = f"{where} could not start: {type(error).__name__}: {error}"
-    return {"type": "PeerError", "text": text, "peer": rank, **place}
+    return {"type": "PeerError", "text": text, "peer": rank, **location}
 
 
 def read_all(sock: socket.socket, arrived: Callable[[Message], None]) -> Task[None]:
     while True:
         message = yield from wire.receive(sock)
         if isinstance(message.get("error"), dict):
-            raise ToldError(message["error"])
+            raise ReportedError(message["error"])
         arrived(message)
 
 

@@ -1,8 +1,8 @@
-"""Collectives of parts on device arrays, by NCCL or from device to device.
+"""Vector collectives on device arrays, by NCCL or directly between devices.
 
-``_calls.parts`` computes shapes, and which piece of which array is whose, on arrays of the host. Here it gets
-stand-ins of the same shapes, whose memory nobody touches; the pieces that it makes of them say where the pieces on the
-device are.
+``_calls.vector`` computes shapes and cuts host arrays into the pieces of each rank. Here it gets stand-ins: host arrays
+of the same shapes that are never read or written. The address of a piece of a stand-in gives that of the piece on the
+device.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from .. import _core
 from .._arrays.device import DeviceArray, New
 from .._arrays.device_operands import DeviceOperands
-from .._calls import parts
+from .._calls import vector
 from .._calls.arguments import Array
-from .._calls.spans import Span, meeting
+from .._calls.spans import Span, overlaps
 from . import staging
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class _StandIns:
-    """Arrays of the host in the place of arrays on a device."""
+    """Host arrays that stand for arrays on a device."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[int, int, int]] = []  # addresses from and to, and the pointer of what is really there
+        self._known: list[tuple[int, int, int]] = []  # host addresses (begin, end) and the pointer on the device
 
     def add(self, array: DeviceArray) -> Array:
         made: Array = np.empty(array.shape, array.dtype)
@@ -44,7 +44,7 @@ class _StandIns:
         return made
 
     def find(self, piece: Array) -> tuple[int, int]:
-        """Pointer and bytes of a piece."""
+        """The device pointer and the bytes of a piece."""
         begin = piece.ctypes.data
         at = bisect.bisect_right(self._known, begin, key=lambda known: known[0])
         if not piece.nbytes or at == 0 or begin >= self._known[at - 1][1]:
@@ -54,25 +54,25 @@ class _StandIns:
 
 
 class _Started:
-    """What ``_calls.parts`` gets for the work of the engine: all ranks have put it into their streams."""
+    """What ``_calls.vector`` gets instead of the engine's work: the call is queued in the streams of all ranks."""
 
     def wait(self, timeout: float) -> bool:
         return True
 
 
 class NotDoneError(Exception):
-    """The call cannot go this way after all; raised on every rank, before anything was done."""
+    """The call cannot run this way; raised on every rank, before anything was done."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a rank gives and gets in one collective.
+class VectorCall:
+    """One vector collective of one rank.
 
     Attributes:
         collective, op, root, timeout, name, factor: as the engine takes them.
-        lengths: see ``_layout.lengths``.
+        lengths: see ``_calls.layout.lengths``.
         inputs, outputs: the arrays.
-        given, got: pointers and bytes of the same memory, in the order of the parts.
+        given, got: pointers and bytes of their pieces, in the order of the parts.
     """
 
     collective: str
@@ -95,18 +95,18 @@ def run(
     out: Any,
     operands: DeviceOperands,
     counts: Counts,
-    options: parts.Options,
+    options: vector.Options,
     in_container: Callable[[Any, list[Any]], Any],
-    launch: Callable[[Parts], T | None],
+    launch: Callable[[VectorCall], T | None],
 ) -> tuple[Any, T, list[DeviceArray]]:
-    """One collective of ``_calls.parts``.
+    """One collective of ``_calls.vector``.
 
     Args:
-        collective: of ``_calls.parts``.
+        collective: of ``_calls.vector``.
         x, out: as the caller gave them, None where they do not count.
         operands: their arrays.
         in_container: puts arrays into a container like that of the first argument.
-        launch: puts the work into the streams of the arrays; None where it could not, on all ranks.
+        launch: queues the call in the streams of the arrays; returns None on all ranks where it cannot.
 
     Returns:
         the result, what ``launch`` returned, and the arrays that were written.
@@ -116,9 +116,9 @@ def run(
     """
     stand_ins = _StandIns()
     inputs = [stand_ins.add(a) for a in operands.inputs]
-    # Where a result has memory of an argument, ranks would read what others have written by then.
+    # An output that overlaps an input gets new memory: other ranks may still read the input when it is written.
     outs = operands.outs or []
-    shared = {i for i, _ in meeting(_spans(outs), _spans(operands.inputs))}
+    shared = {i for i, _ in overlaps(_spans(outs), _spans(operands.inputs))}
     apart = [a.library.new(a, a.shape, a.dtype).array if i in shared else a for i, a in enumerate(outs)]
     targets = [stand_ins.add(a) for a in apart]
     made: list[New] = []
@@ -133,7 +133,7 @@ def run(
         op, root, _, _, timeout, label, _, lengths, factor = rest
         outputs = apart if operands.outs is not None else [m.array for m in made]
         given, got = ([stand_ins.find(piece) for piece in pieces] for pieces in (sources, results))
-        what = Parts(name, op, root, timeout, label, factor, lengths, operands.inputs, outputs, given, got)
+        what = VectorCall(name, op, root, timeout, label, factor, lengths, operands.inputs, outputs, given, got)
         done = launch(what)
         if done is None:
             raise NotDoneError

@@ -1,8 +1,8 @@
-"""The communicators that are open, so that a process that ends leaves them in good order, and the cause is seen first.
+"""Closes the open communicators when the process ends, and makes a rank that failed end before those that noticed it.
 
-Launchers call the first rank that ends with an error the cause. Often that is one that waited for another, which raised
-an exception and needs a second to end, while the one that waits hears of it at once. So a rank that ends by `PeerError`
-ends after its peer.
+Launchers report the first rank that ends with an error as the cause. A rank that fails with an exception needs a second
+to end, while the ranks that wait for it get their `PeerError` at once and could end first. So a rank that ends by
+`PeerError` waits until its peer has ended.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from .system import pidfd_open
 if TYPE_CHECKING:
     from ..communicator import Communicator
 
-_MOST = 500  # characters of an exception that the others are told
+_MOST = 500  # characters of an exception that the other ranks get
 _PATIENCE = 5.0  # seconds for a peer to end
-_NOTICE = 1.0  # seconds for a launcher to see that it has ended; torchrun looks ten times a second
+_NOTICE = 1.0  # seconds for a launcher to notice its end; torchrun polls ten times a second
 
 _numbers = itertools.count()
 _open: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
-_ranks: set[int] = set()  # the process that is a rank; and those that it was forked from
+_ranks: set[int] = set()  # pids: this process if it is a rank, and the ranks that it was forked from
 
 
-def begin() -> None:
-    """This process is about to join a job."""
+def mark_as_rank() -> None:
+    """Records that this process is about to join a job."""
     _ranks.add(os.getpid())
 
 
 def register(communicator: Communicator) -> None:
-    """Has it closed when the process ends."""
+    """Closes the communicator when the process ends."""
     _open[next(_numbers)] = communicator
 
 
 @atexit.register
-def _leave() -> None:
-    # So that the peers know this end from a crash. Groups before what they were made of.
+def _close_all() -> None:
+    # Closing tells the peers that this is no crash. Groups are closed before the communicators that they come from.
     error = _uncaught()
     peer = _peer_error(error) if os.getpid() in _ranks else None
     if error is not None and peer is None:
-        _write_error_file(error)  # before others hear of it, and end
+        _write_error_file(error)  # before other ranks learn of the error and end
     for _, communicator in sorted(_open.items(), reverse=True):
         if error is not None:
-            _core._abandon(communicator, _in_short(error))
+            _core._abandon(communicator, _shorten(error))
         communicator.close()
     if error is not None and peer is not None:
-        _let_end(peer)
+        _wait_for_end(peer)
         _write_error_file(error)
 
 
-def _let_end(error: PeerError) -> None:
-    """Waits until the process at fault has ended and its launcher has seen it, which may then end this process."""
+def _wait_for_end(error: PeerError) -> None:
+    """Waits until the process at fault has ended and its launcher has noticed, which may then end this process."""
     if error.pid is not None and error.host == socket.gethostname() and error.pid != os.getpid():
-        with contextlib.suppress(OSError):  # it has ended already, or runs where it cannot be seen
+        with contextlib.suppress(OSError):  # it has ended already, or runs in another pid namespace
             descriptor = pidfd_open(error.pid)
             try:
                 ended = select.poll()
@@ -78,9 +78,9 @@ def _let_end(error: PeerError) -> None:
 
 
 def _write_error_file(error: BaseException) -> None:
-    """What torchrun shows of a rank that has failed, as torch's own ``record`` writes it, where that has not."""
+    """Writes the file from which torchrun reports a failed rank, as torch's ``record`` does, unless it exists."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path or os.getpid() not in _ranks:  # a child of a rank has the variable, too
+    if not path or os.getpid() not in _ranks:  # a child of a rank inherits the variable, but is no rank
         return
     extra = {"py_callstack": "".join(traceback.format_exception(error)), "timestamp": str(int(time.time()))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
@@ -89,7 +89,7 @@ def _write_error_file(error: BaseException) -> None:
 
 
 def _peer_error(error: BaseException | None) -> PeerError | None:
-    """The error about a peer that this one is, or has come from."""
+    """The PeerError that this error is, or was raised from."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, PeerError):
@@ -99,8 +99,8 @@ def _peer_error(error: BaseException | None) -> PeerError | None:
     return None
 
 
-def _has_ended_the_program(error: BaseException) -> bool:
-    """Whether nothing has caught it: it went through the outermost frame of the main module."""
+def _ended_program(error: BaseException) -> bool:
+    """Whether the error was not caught: its traceback begins in the outermost frame of the main module."""
     if error.__traceback__ is None:
         return False
     code = error.__traceback__.tb_frame.f_code
@@ -108,13 +108,13 @@ def _has_ended_the_program(error: BaseException) -> bool:
 
 
 def _uncaught() -> BaseException | None:
-    """The exception by which the program ends, None when it ends in another way."""
-    error = getattr(sys, "last_value", None)  # where the interpreter leaves it, and test runners and consoles, too
-    if error is None or hasattr(sys, "ps1") or not _has_ended_the_program(error):  # at a prompt it went on after that
+    """The exception that ends the program, None when it ends in another way."""
+    error = getattr(sys, "last_value", None)  # set by the interpreter, but also by test runners and consoles
+    if error is None or hasattr(sys, "ps1") or not _ended_program(error):  # ps1: at a prompt an error ends nothing
         return None
     return error  # type: ignore[no-any-return]
 
 
-def _in_short(error: BaseException) -> str:
+def _shorten(error: BaseException) -> str:
     text = "".join(traceback.format_exception_only(error)).strip()
     return text if len(text) <= _MOST else text[:_MOST] + "..."
