@@ -33,7 +33,7 @@ def reached(graph: Graph, test: str, changed: str) -> Reached:
         ("csrc/algorithms/all_reduce_ring.cc", ["tests/test_verifier.py", "tests/test_conformance.py"]),
         ("csrc/memory/domain.h", ["tests/cpp/slots_test.cc", "tests/test_conformance.py"]),
         ("csrc/transports/tcp/link_receive.cc", ["tests/cpp/tcp_link_test.cc", "tests/test_messages.py"]),
-        ("csrc/bindings/calls/parts.cc", ["tests/test_bad_input_parts.py"]),
+        ("csrc/bindings/calls/vector_calls.cc", ["tests/test_bad_input_parts.py"]),
         ("csrc/bindings/tensorflow/kernel.cc", ["tests/test_tensorflow_ops.py"]),
         ("csrc/cuda/plan.cc", ["tests/test_cuda_kernels.py"]),
         (
