@@ -92,11 +92,11 @@ def find(comm: Communicator, device: int) -> _core._DevicePeers | None:
 def _connect(comm: Communicator, device: int) -> _core._DevicePeers | Literal["unknown"] | None:
     """What ``find`` returns, or that the arrays of one of the ranks do not say on which device they are."""
     peers: _core._DevicePeers | None = None
-    card = bytes(_core._device_card_bytes())
+    card = bytes(_core._device_endpoint_bytes())
     try:
         if device >= 0:
             peers = _core._DevicePeers(comm.rank, comm.size, device)
-            card = peers.card()
+            card = peers.endpoint()
     except BackendError:
         peers = None  # all must hear of it before this rank goes another way
     cards = comm.all_gather(np.frombuffer(card, np.uint8), name="device cards")
@@ -134,7 +134,7 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
     """
     label = name or f"{call.collective} on devices"
     try:
-        head = np.frombuffer(peers.head(**vars(call)), np.uint8)
+        head = np.frombuffer(peers.header(**vars(call)), np.uint8)
     except Exception:
         comm.close()  # the others wait for this rank
         raise
