@@ -351,7 +351,7 @@ MUTANTS = (
     # --- bindings/ ---
     Mutant(
         "out-of-other-type",
-        "csrc/bindings/calls/parts.cc",
+        "csrc/bindings/calls/vector_calls.cc",
         "if (a.out->dtype != a.x.dtype || a.out->dimensions != a.x.dimensions ||",
         "if (a.out->dimensions != a.x.dimensions ||",
         "an output of another element type is filled beyond its end",

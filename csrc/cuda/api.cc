@@ -21,7 +21,7 @@ const char* error_name(int code) { return cudaGetErrorName(error_of(code)); }
 const char* error_text(int code) { return cudaGetErrorString(error_of(code)); }
 
 int device_count(int* count) {
-  *count = 0;  // without a driver the runtime leaves it as it is
+  *count = 0;  // without a driver the runtime does not set it
   const cudaError_t error = cudaGetDeviceCount(count);
   if (error != cudaSuccess) *count = 0;
   return code_of(error);
@@ -112,7 +112,7 @@ int allocate(int device, std::int64_t bytes, void** memory) {
   const DeviceScope scope(device);
   if (scope.error() != cudaSuccess) return code_of(scope.error());
   const Uncaptured uncaptured;
-  // Not from a pool: other processes can open this by a handle.
+  // cudaMalloc and not a pool, whose memory other processes cannot open by a handle.
   return code_of(cudaMalloc(memory, static_cast<std::size_t>(bytes)));
 }
 
@@ -144,7 +144,7 @@ int export_memory(void* memory, DeviceMemoryHandle* handle) {
   if (attributes.type != cudaMemoryTypeDevice) return static_cast<int>(cudaErrorInvalidValue);
   const DeviceScope scope(attributes.device);
   if (scope.error() != cudaSuccess) return code_of(scope.error());
-  error = cudaSetDevice(attributes.device);  // functions of the driver need it to be set up in this thread
+  error = cudaSetDevice(attributes.device);  // the driver functions below need its context to be current
   if (error != cudaSuccess) return code_of(error);
   static const auto range =
       reinterpret_cast<PFN_cuMemGetAddressRange_v3020>(driver_function("cuMemGetAddressRange", 3020));

@@ -1,15 +1,16 @@
-// What the functions of the table share: codes of errors, and the current device.
+// What the functions of the table of core/device.h share: error codes, and the current device.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace collectives {
 
-// The code that the table returns. The runtime also keeps the last error of a thread: nothing may find it there later.
+// The code that the table returns for an error. Clears the last error that the runtime keeps for the thread, which
+// later calls of the program would find otherwise.
 int code_of(cudaError_t error);
 
-// Whether the process has used a device. Going back to one that it has not would set it up, which takes hundreds of
-// megabytes of its memory.
+// Whether the process has a context on the device. Making a device without one the current device again would create
+// one, which takes hundreds of megabytes of its memory.
 bool in_use(int device);
 
 // Makes a device the current one of the calling thread, until the end of the scope.
@@ -26,11 +27,11 @@ class DeviceScope {
 
  private:
   cudaError_t error_;
-  int before_ = -1;  // -1: nothing to go back to
+  int before_ = -1;  // the device to restore; -1: none
 };
 
-// Until the end of the scope, calls of this thread that a graph being recorded in another stream would not allow do not
-// spoil it: they have nothing to do with it.
+// Until the end of the scope, calls of this thread that are unsafe during a stream capture are allowed and do not
+// invalidate a graph that is being recorded in another stream.
 class Uncaptured {
  public:
   Uncaptured() { exchange(); }
@@ -45,7 +46,7 @@ class Uncaptured {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// A function of the driver. The driver is never linked with: where there is none, this is nullptr.
+// A function of the driver, nullptr where there is no driver: it is not linked, so that the library loads without it.
 void* driver_function(const char* name, unsigned version);
 
 }  // namespace collectives

@@ -12,10 +12,10 @@
 namespace collectives {
 namespace {
 
-// Elements whose values are exact: computed with as they are, or, integers below 32 bits, as 32 bits.
-// Pack: what a whole pack of them is computed with. kPackBytes: what a thread reads of a source at once.
+// Elements that are computed with exactly as they are stored; integers below 32 bits as 32 bits. Pack: the element type
+// by which packs are computed, if another one is faster. kPackBytes: what a thread reads of a source at once.
 template <class S, class V = S, class P = void>
-struct Whole {
+struct Exact {
   using Stored = S;
   using Value = V;
   using Pack = P;
@@ -25,8 +25,8 @@ struct Whole {
   COLLECTIVES_INLINE static Stored encode(Value value) { return static_cast<Stored>(value); }
 };
 template <class S, class V>
-struct Whole<S, V, void> : Whole<S, V, int> {
-  using Pack = Whole;
+struct Exact<S, V, void> : Exact<S, V, int> {
+  using Pack = Exact;
 };
 
 template <class U>
@@ -38,11 +38,11 @@ struct WideOf<std::uint64_t> {
   using Type = std::uint64_t;
 };
 
-// Anything that is combined bit by bit: packs are words, whatever the element.
+// Elements that are combined bit by bit, so that packs can be computed as 32-bit words.
 template <class U>
-using BitsOf = Whole<U, typename WideOf<U>::Type, Whole<std::uint32_t>>;
+using BitsOf = Exact<U, typename WideOf<U>::Type, Exact<std::uint32_t>>;
 
-// Anything as false or true: 0 or kOne, of which `and`, `or` and `xor` of the bits make the same again.
+// Elements taken as false or true: decoded to 0 or kOne, which are closed under `and`, `or` and `xor` of their bits.
 template <class U, U kMagnitude, U kOne>
 struct TruthOf {
   using Stored = U;
@@ -56,7 +56,7 @@ struct TruthOf {
   COLLECTIVES_INLINE static Stored encode(Value value) { return static_cast<Stored>(value); }
 };
 
-// Elements of 16 or 8 bits that are computed with as float32, and rounded when they are stored.
+// Floats of 16 or 8 bits: computed with as float32, and rounded when they are stored.
 struct Float16 {
   using Stored = std::uint16_t;
   using Value = float;
@@ -77,7 +77,7 @@ struct BFloat16 {
   COLLECTIVES_INLINE static Stored encode(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
 };
 
-// Not by the instructions of the processor, which turn what is too large into the largest number.
+// Converted in software: the instructions of the GPU saturate at the largest number instead of overflowing.
 template <class Format>
 struct Float8 {
   using Stored = std::uint8_t;

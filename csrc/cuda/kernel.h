@@ -1,4 +1,4 @@
-// The kernel itself, for the files of the families.
+// The kernel template. Each file of a family instantiates it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace collectives {
 namespace {
 
-// At most 128 registers for a thread.
+// The bounds allow a thread 128 registers at most.
 template <class Element, class Operation, class Order>
 __global__ void __launch_bounds__(kThreads, 8) reduce_kernel(const __grid_constant__ typename Order::Plan plan) {
   work<Element, Operation, Order>(plan, std::int64_t{blockIdx.x} * kThreads + threadIdx.x);

@@ -1,4 +1,4 @@
-// The kernels, by families: each has a file of its own, so that they are compiled side by side.
+// The kernels, by family: each family has a file of its own, so that they are compiled in parallel.
 #pragma once
 
 #include "cuda/plan.h"

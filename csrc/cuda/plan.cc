@@ -13,11 +13,11 @@ bool is_float8(DType dtype) { return dtype >= DType::kFloat8E4M3FN; }
 bool is_logical(Op op) { return op >= Op::kLogicalAnd && op <= Op::kLogicalXor; }
 bool is_bitwise(Op op) { return op >= Op::kBitwiseAnd; }
 
-// In bytes, in the order of the enumerators. (size_of() is in a library that this one does not need.)
+// In the order of the enumerators. (size_of() is in libcollectives_core, with which this library is not linked.)
 constexpr std::uint8_t kElementBytes[kDTypes] = {2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 1, 1};
 int element_bytes(DType dtype) { return kElementBytes[static_cast<int>(dtype)]; }
 
-// What is combined bit by bit depends on the size alone.
+// The dtype as which elements of a size are combined bit by bit.
 DType words(int bytes) {
   switch (bytes) {
     case 1:
@@ -31,7 +31,7 @@ DType words(int bytes) {
   }
 }
 
-// The bytes of a bool are 0 or 1.
+// The bitwise op that does the same for bytes of 0 and 1.
 Op bitwise_of_bool(Op op) {
   switch (op) {
     case Op::kSum:
@@ -52,7 +52,7 @@ Tree tree_of(int sources) {
   int levels = 0;
   for (; 2 * tree.nodes < sources; tree.nodes *= 2) ++levels;
   for (int node = 0; node < tree.nodes; ++node) {
-    int count = sources;  // on the way down to the node, whose number says where to turn left and right
+    int count = sources;  // below the root; the bits of the node's number are the turns on the way down to it
     for (int level = levels - 1; level >= 0; --level) {
       count = (node >> level & 1) != 0 ? count / 2 : (count + 1) / 2;
     }
@@ -76,7 +76,8 @@ Order order_for(int sources, bool fixed) {
   }
 }
 
-// The order of a reduction whose result depends on it; `turn` is the source to begin with, from which they go round.
+// The order of a reduction whose result depends on it. Sets `turn`, the source to begin with; those before it come
+// last.
 Order order_of(const DeviceReduction& reduction, bool exact, int& turn, AnyPlan& plan) {
   const int n = reduction.source_count;
   const int half = (n + 1) / 2;
@@ -86,8 +87,8 @@ Order order_of(const DeviceReduction& reduction, bool exact, int& turn, AnyPlan&
     case Combination::kCanonical:
       break;
     case Combination::kHalves:
-      // What the second half gives is the first operand. When no rounding is between, and the tree splits in the middle
-      // too, two trees are one.
+      // The result of the second half is the first operand. Where partial results are not rounded and the canonical
+      // tree splits in the middle, too, one tree does the same.
       turn = half % n;
       if (n > 2 && !(exact && n % 2 == 0)) {
         plan.tree_count = 2;
@@ -115,7 +116,7 @@ bool is_valid(const DeviceReduction& r) {
          has_device_kernel(r.op, r.dtype);
 }
 
-// Packs, where all arrays have them at the same places. False when one is not aligned to elements of `bytes` bytes.
+// Cuts the arrays into packs and loose elements. False where one is not aligned to elements of `bytes` bytes.
 bool cut(const DeviceReduction& reduction, std::int64_t count, int bytes, int pack, AnyPlan& plan) {
   const auto address = reinterpret_cast<std::uintptr_t>(reduction.destinations[0]);
   std::uintptr_t different = 0;

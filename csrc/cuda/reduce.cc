@@ -16,7 +16,7 @@
 namespace collectives {
 namespace {
 
-// Whether the kernels are loaded, for the first devices.
+// Of each of the first devices: whether its kernels are loaded.
 constexpr int kKnownDevices = 64;
 std::array<std::atomic<bool>, kKnownDevices> g_loaded;
 
@@ -62,7 +62,7 @@ cudaError_t load_unless_capturing(int device, cudaStream_t stream) {
   return error;
 }
 
-// A thread for every pack: measured to be faster than threads that go on to others (docs/gpu.md).
+// A thread for every pack, which was measured to be faster than threads that loop over packs (docs/gpu.md).
 cudaError_t launch(const Choice& choice, const AnyPlan& plan, cudaStream_t stream) {
   const std::int64_t blocks = (plan.packs + plan.loose + kThreads - 1) / kThreads;
   if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidValue;  // 137 GB of single bytes, or 2 TB
@@ -77,13 +77,13 @@ cudaError_t launch(const Choice& choice, const AnyPlan& plan, cudaStream_t strea
 
 void load_kernels(int device) {
   if (device < 0 || device >= kKnownDevices || g_loaded[device].load(std::memory_order_acquire)) return;
-  // Should this thread be recording some other stream, loading is none of what must not happen meanwhile.
+  // Loading is allowed, and harmless, while this thread records a graph in another stream.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (code_of(cudaThreadExchangeStreamCaptureMode(&mode)) != kDeviceOk) return;
   const std::vector<const void*> kernels = all_kernels();
   const bool loaded = std::all_of(kernels.begin(), kernels.end(), [](const void* kernel) {
     cudaFuncAttributes attributes;
-    return code_of(cudaFuncGetAttributes(&attributes, kernel)) == kDeviceOk;  // if not, its launch will say why
+    return code_of(cudaFuncGetAttributes(&attributes, kernel)) == kDeviceOk;  // if not, the launch returns the error
   });
   code_of(cudaThreadExchangeStreamCaptureMode(&mode));
   g_loaded[device].store(loaded, std::memory_order_release);
@@ -96,7 +96,7 @@ int launch_reduction(const DeviceReduction* reduction, void* stream) {
   if (reduction->count == 0) return kDeviceOk;
   auto* const on = static_cast<cudaStream_t>(stream);
   int device = 0;
-  cudaError_t error = cudaGetDevice(&device);  // a stream that is being captured must not be asked for its own
+  cudaError_t error = cudaGetDevice(&device);  // the stream cannot be asked for its device while it is captured
   if (error == cudaSuccess) error = load_unless_capturing(device, on);
   if (error == cudaSuccess) error = launch(choice, plan, on);
   return code_of(error);

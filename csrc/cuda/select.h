@@ -1,5 +1,5 @@
-// The kernel of a choice. Make::of<Element, Operation, Order>() is what stands for one: of kernels, their address;
-// tests have functions that run them on the host. Every family lists what it has, so nothing else is compiled.
+// Finds the kernel of a Choice. Make::of<Element, Operation, Order>() returns it: the address of a kernel, or in tests
+// a function that does its work on the host. Each family names its combinations here, and only these are compiled.
 #pragma once
 
 #include <cstdint>
@@ -57,10 +57,10 @@ typename Make::Entry select_halves(const Choice& choice) {
 
 template <class Make>
 typename Make::Entry select_floats(const Choice& choice) {
-  return choice.dtype == DType::kFloat32 ? floating<Make, Whole<float>>(choice) : floating<Make, Whole<double>>(choice);
+  return choice.dtype == DType::kFloat32 ? floating<Make, Exact<float>>(choice) : floating<Make, Exact<double>>(choice);
 }
 
-// Rarer, and with more to compute: any number of sources by the same kernels.
+// No kernels for fixed numbers of sources: 8-bit floats are rarer, and have more to compute for each element anyway.
 template <class Make, class Element>
 typename Make::Entry float8(const Choice& choice) {
   switch (choice.op) {
@@ -86,7 +86,7 @@ typename Make::Entry select_float8(const Choice& choice) {
                                               : float8<Make, Float8<E5M2>>(choice);
 }
 
-// The order of exact operations decides nothing.
+// Integers: one order will do, since it does not change the result.
 template <class Make, class Wrapping, class Ordered>
 typename Make::Entry integer(const Choice& choice) {
   switch (choice.op) {
@@ -103,22 +103,22 @@ typename Make::Entry integer(const Choice& choice) {
   }
 }
 
-// Sums and products wrap, so signed and unsigned integers share theirs.
+// Signed and unsigned integers share sums and products, which wrap.
 template <class Make>
 typename Make::Entry select_integers(const Choice& choice) {
-  using U8 = Whole<std::uint8_t, std::uint32_t>;
-  using U16 = Whole<std::uint16_t, std::uint32_t>;
-  using U32 = Whole<std::uint32_t>;
-  using U64 = Whole<std::uint64_t>;
+  using U8 = Exact<std::uint8_t, std::uint32_t>;
+  using U16 = Exact<std::uint16_t, std::uint32_t>;
+  using U32 = Exact<std::uint32_t>;
+  using U64 = Exact<std::uint64_t>;
   switch (choice.dtype) {
     case DType::kInt8:
-      return integer<Make, U8, Whole<std::int8_t, std::int32_t>>(choice);
+      return integer<Make, U8, Exact<std::int8_t, std::int32_t>>(choice);
     case DType::kInt16:
-      return integer<Make, U16, Whole<std::int16_t, std::int32_t>>(choice);
+      return integer<Make, U16, Exact<std::int16_t, std::int32_t>>(choice);
     case DType::kInt32:
-      return integer<Make, U32, Whole<std::int32_t>>(choice);
+      return integer<Make, U32, Exact<std::int32_t>>(choice);
     case DType::kInt64:
-      return integer<Make, U64, Whole<std::int64_t>>(choice);
+      return integer<Make, U64, Exact<std::int64_t>>(choice);
     case DType::kUInt8:
       return integer<Make, U8, U8>(choice);
     case DType::kUInt16:
@@ -154,7 +154,7 @@ typename Make::Entry truth(const Choice& choice) {
   return bitwise<Make, TruthOf<U, kMagnitude, kOne>>(choice);
 }
 
-// kMagnitude and kOne: the bits of a type but for the sign, and those of 1.
+// The constants: kMagnitude, all bits of the dtype but the sign of a float, and kOne, the bits of 1.
 template <class Make>
 typename Make::Entry select_logical(const Choice& choice) {
   switch (choice.dtype) {

@@ -1,4 +1,4 @@
-// What one thread of a kernel does. Compiled for the host too, where tests run it.
+// What one thread of a kernel does. Tests compile it for the host and run it there.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ struct Word<16> {
 };
 #endif
 
-// Past the cache of the multiprocessor, since nothing is read twice.
+// Bypasses the cache of the multiprocessor (L1), since nothing is read twice.
 template <class Any>
 COLLECTIVES_INLINE Any read(const Any* from) {
 #if defined(__CUDA_ARCH__)
@@ -81,7 +81,7 @@ COLLECTIVES_INLINE Values<Element, kLanes> load(const void* source, std::int64_t
   return result;
 }
 
-// To all destinations. kLikely: their number, if it is known and they are so many.
+// Stores to all destinations. kLikely: a number of destinations for which the loop is unrolled; 0: none.
 template <class Element, int kLanes, int kLikely, class AnyPlan>
 COLLECTIVES_INLINE void store(const AnyPlan& plan, std::int64_t offset, const Values<Element, kLanes>& values) {
   Raw<Element, kLanes> raw;
@@ -107,7 +107,7 @@ COLLECTIVES_INLINE Values<Element, kLanes> combine(const Values<Element, kLanes>
   return result;
 }
 
-// As if it had been stored and read again.
+// The values as they would be if they had been stored and loaded again.
 template <class Element, int kLanes>
 COLLECTIVES_INLINE Values<Element, kLanes> rounded(const Values<Element, kLanes>& values) {
   if constexpr (!Element::kNarrow) {
@@ -120,11 +120,11 @@ COLLECTIVES_INLINE Values<Element, kLanes> rounded(const Values<Element, kLanes>
   }
 }
 
-// The orders. Each combines the values at an offset of all sources.
+// The orders. value() combines the values of all sources at an offset of bytes.
 
 struct One {
   using Plan = AnyPlan;
-  static constexpr int kSources = 0;  // that the compiler knows of
+  static constexpr int kSources = 0;  // the number of sources, where it is a constant; else 0
 
   template <class Element, class Operation, int kLanes>
   COLLECTIVES_INLINE static Values<Element, kLanes> value(const Plan& plan, std::int64_t offset) {
@@ -154,8 +154,9 @@ struct Trees {
   using Plan = AnyPlan;
   static constexpr int kSources = 0;
 
-  // From left to right over the lowest nodes. The result of a full subtree waits at its level for that of its sibling,
-  // as digits wait for a carry when the number of the node is counted up. So all places are known to the compiler.
+  // One tree, from left to right over the lowest nodes. waiting[level] is the result of a full left subtree of that
+  // height until its right sibling is done; as in a binary counter, the bits of the node's number say which levels are
+  // occupied. All indices are constants after unrolling, so the array stays in registers.
   template <class Element, class Operation, int kLanes>
   COLLECTIVES_INLINE static Values<Element, kLanes> one(const Plan& plan, const Tree& tree, int& source,
                                                         std::int64_t offset) {
@@ -209,7 +210,7 @@ struct Chain {
   }
 };
 
-// Operations that do something to the last value: always, or when the plan says so.
+// Whether an operation finishes its result by the operand: always, or where the plan asks for it.
 template <class Operation>
 inline constexpr bool kFinishes = false;
 template <>
@@ -219,7 +220,7 @@ inline constexpr bool kMayFinish = kFinishes<Operation>;
 template <>
 inline constexpr bool kMayFinish<Sum> = true;
 
-// kLanes elements at an offset of bytes.
+// Reduces kLanes elements at an offset of bytes.
 template <class Element, class Operation, class Order, int kLanes>
 COLLECTIVES_INLINE void reduce_at(const typename Order::Plan& plan, std::int64_t offset) {
   auto result = Order::template value<Element, Operation, kLanes>(plan, offset);
@@ -233,8 +234,8 @@ COLLECTIVES_INLINE void reduce_at(const typename Order::Plan& plan, std::int64_t
   store<Element, kLanes, Order::kSources>(plan, offset, result);
 }
 
-// The work of a thread: one pack, or one loose element; nothing when there is none of that number. No other thread
-// reads or writes its places, and it reads them in all sources before it writes: so a destination may be a source.
+// The work of a thread: one pack, or one loose element; nothing where there are fewer. A destination may be a source: a
+// thread reads its elements in all sources before it writes them, and no other thread reads or writes them.
 template <class Element, class Operation, class Order>
 COLLECTIVES_INLINE void work(const typename Order::Plan& plan, std::int64_t thread) {
   using Pack = typename Element::Pack;

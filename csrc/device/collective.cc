@@ -7,8 +7,8 @@
 #include "core/buffer.h"
 #include "core/error.h"
 #include "device/executor.h"
-#include "device/gang.h"
 #include "device/pinned.h"
+#include "device/team.h"
 #include "reduce/reducer.h"
 
 namespace collectives {
@@ -36,54 +36,54 @@ void check(const Problem& problem, std::span<const DeviceRank> ranks) {
   }
 }
 
-// One call: between its waits for what came before, and what comes later waiting for it.
+// One call: puts its work into the streams, behind what they hold before and ahead of what comes into them later.
 class Call {
  public:
-  Call(Gang& gang, std::span<const DeviceRank> ranks) : gang_(gang), ranks_(ranks) {}
+  Call(DeviceTeam& team, std::span<const DeviceRank> ranks) : team_(team), ranks_(ranks) {}
 
   void run(const Problem& problem, const DevicePlan& plan, std::span<const DeviceCopy> copies) {
-    for (int r = 0; r < gang_.size(); ++r) {
-      if (gang_.used) {
-        wait_for(current_, gang_.stream(r), gang_.done());
+    for (int r = 0; r < team_.size(); ++r) {
+      if (team_.used) {
+        wait_for(current_, team_.stream(r), team_.done());
       }
-      wait_for(current_, gang_.stream(r), mark(events_, current_, ranks_[r].place));
+      wait_for(current_, team_.stream(r), record_event(events_, current_, ranks_[r].stream));
     }
-    const DeviceExecutor::Memory memory = take_memory(plan);
-    DeviceExecutor(gang_, plan, problem, memory, events_, current_).run();
+    const DeviceExecutor::Memory memory = memory_for(plan);
+    DeviceExecutor(team_, plan, problem, memory, events_, current_).run();
     for (const DeviceCopy& copy : copies) {
-      check_device(device_api().copy(copy.destination, copy.source, copy.bytes, gang_.stream(copy.rank).stream),
+      check_device(device_api().copy(copy.destination, copy.source, copy.bytes, team_.stream(copy.rank).stream),
                    "copying between arrays on a device");
     }
   }
 
-  // The streams of the callers wait for all ranks, which may have read their arrays or written to them.
-  void leave() {
-    const DeviceStream first = gang_.stream(0);
-    for (int r = 1; r < gang_.size(); ++r) {
-      wait_for(current_, first, mark(events_, current_, gang_.stream(r)));
+  // Has the callers' streams wait for all ranks, which may read and write the arrays of others.
+  void make_callers_wait() {
+    const DeviceStream first = team_.stream(0);
+    for (int r = 1; r < team_.size(); ++r) {
+      wait_for(current_, first, record_event(events_, current_, team_.stream(r)));
     }
     current_.use(first.device);
-    check_device(device_api().event_record(gang_.done(), first.stream), "recording an event");
-    gang_.used = true;
+    check_device(device_api().event_record(team_.done(), first.stream), "recording an event");
+    team_.used = true;
     for (const DeviceRank& rank : ranks_) {
-      wait_for(current_, rank.place, gang_.done());
+      wait_for(current_, rank.stream, team_.done());
     }
   }
 
  private:
-  // One piece for each rank, with what it needs side by side.
-  DeviceExecutor::Memory take_memory(const DevicePlan& plan) {
+  // One allocation for each rank, cut into what the schedule needs.
+  DeviceExecutor::Memory memory_for(const DevicePlan& plan) {
     DeviceExecutor::Memory memory;
-    for (int r = 0; r < gang_.size(); ++r) {
-      const std::int64_t boxes = plan.slot_bytes * plan.limits.slots;
+    for (int r = 0; r < team_.size(); ++r) {
+      const std::int64_t bounce = plan.slot_bytes * plan.limits.slots;
       const std::int64_t scratch = aligned(plan.schedules[r].scratch_bytes);
-      std::int64_t bytes = boxes + scratch + plan.staging_bytes[r];
+      std::int64_t bytes = bounce + scratch + plan.staging_bytes[r];
       for (const Span& span : ranks_[r].output) {
         bytes += span.data == nullptr ? aligned(span.bytes) : 0;
       }
-      std::byte* at = bytes > 0 ? gang_.memory(r, bytes) : nullptr;
+      std::byte* at = bytes > 0 ? team_.memory(r, bytes) : nullptr;
       const auto next = [&](std::int64_t size) { return at == nullptr ? nullptr : std::exchange(at, at + size); };
-      memory.boxes.push_back(next(boxes));
+      memory.bounce.push_back(next(bounce));
       memory.scratch.push_back(next(scratch));
       memory.staging.push_back(next(plan.staging_bytes[r]));
       memory.inputs.push_back(ranks_[r].input);
@@ -97,7 +97,7 @@ class Call {
     return memory;
   }
 
-  Gang& gang_;
+  DeviceTeam& team_;
   std::span<const DeviceRank> ranks_;
   CurrentDevice current_;
   Events events_;
@@ -106,7 +106,7 @@ class Call {
 void refuse_capture(CurrentDevice& current, std::span<const DeviceRank> ranks) {
   std::vector<DeviceStream> streams;
   for (const DeviceRank& rank : ranks) {
-    streams.push_back(rank.place);
+    streams.push_back(rank.stream);
   }
   if (capturing(current, streams)) {
     throw CollectivesError(ErrorKind::kBackend,
@@ -123,43 +123,43 @@ void run_device_collective(const Problem& problem, const std::string& algorithm,
   check(problem, ranks);
   std::vector<int> devices;
   for (const DeviceRank& rank : ranks) {
-    devices.push_back(rank.place.device);
+    devices.push_back(rank.stream.device);
   }
   {
     CurrentDevice current;
     refuse_capture(current, ranks);
   }
-  const std::shared_ptr<Gang> gang = gang_of(devices);
-  const std::lock_guard lock(gang->mutex);
-  if (gang->broken) {
+  const std::shared_ptr<DeviceTeam> team = team_of(devices);
+  const std::lock_guard lock(team->mutex);
+  if (team->broken) {
     throw CollectivesError(ErrorKind::kBackend, "an earlier call on these devices has failed meanwhile; call again",
                            {});
   }
-  const DevicePlan& plan = gang->plan(problem, algorithm, chunk_bytes);
+  const DevicePlan& plan = team->plan(problem, algorithm, chunk_bytes);
   try {
-    Call call(*gang, ranks);
+    Call call(*team, ranks);
     try {
       call.run(problem, plan, copies);
     } catch (...) {
-      // The arrays are in use still: whoever releases them in the order of a stream must not do so too early.
+      // Work that is in the streams already still uses the arrays, and callers may release them in stream order.
       try {
-        call.leave();
+        call.make_callers_wait();
       } catch (const CollectivesError&) {  // NOLINT(bugprone-empty-catch): the first error says more
       }
       throw;
     }
-    call.leave();
-    gang->tidy();
+    call.make_callers_wait();
+    team->release_retired();
   } catch (...) {
-    gang->broken = true;
-    forget(gang);
+    team->broken = true;
+    drop_team(team);
     throw;
   }
 }
 
 void drop_device_caches() {
   if (device_status().available) {
-    drop_gangs();
+    drop_teams();
     drop_pinned();
     drop_events();
   }

@@ -11,14 +11,15 @@
 
 namespace collectives {
 
-// What one rank takes part with. An output without data is given memory for as long as the collective runs.
+// The arrays of one rank, and the stream in whose order they are used. An output whose data is nullptr gets memory for
+// as long as the collective runs.
 struct DeviceRank {
-  DeviceStream place;
+  DeviceStream stream;
   std::vector<Span> input;
   std::vector<Span> output;
 };
 
-// A copy on the device of a rank, done after all else.
+// A copy on the device of a rank, after all steps of the schedule.
 struct DeviceCopy {
   int rank = 0;
   const void* source = nullptr;
@@ -26,17 +27,18 @@ struct DeviceCopy {
   std::int64_t bytes = 0;
 };
 
-// Pieces in which schedules move data through boxes and messages. Each costs several kernels and events.
+// The size of the chunks in which schedules move data through bounce buffers and messages. Each costs several kernels
+// and events.
 inline constexpr std::int64_t kDeviceChunkBytes = 4 << 20;
 
-// Puts the schedules of all ranks into streams: the result is there when the work that each rank's stream holds on
-// return is done, and the bits are those of the same algorithm in host memory. Nothing waits for a device.
+// Puts the schedules of all ranks into streams, and waits for no device: the result is there when each rank's stream
+// has done what it holds on return. The bits are those of the same algorithm in host memory.
 //
 // Where all devices can access each other's memory, ranks read and write the arrays of others (MemoryKind::kSymmetric)
-// if the algorithm can; else they go through boxes and copies.
+// if the algorithm can; otherwise data goes through bounce buffers and copies.
 //
 // Throws ArgumentError where the algorithm does not exist or cannot be used, and CollectivesError (kBackend) where a
-// device fails or a CUDA graph is being recorded: the memory for boxes cannot belong to a graph.
+// device fails or a CUDA graph is being recorded: the bounce buffers cannot belong to a graph.
 void run_device_collective(const Problem& problem, const std::string& algorithm, std::span<const DeviceRank> ranks,
                            std::span<const DeviceCopy> copies = {}, std::int64_t chunk_bytes = kDeviceChunkBytes);
 

@@ -22,30 +22,30 @@ Pool& pool() {
 
 }  // namespace
 
-void* Events::take(int device) {
-  taken_.emplace_back(device, nullptr);  // first, so that no event is lost when there is no memory for the list
+void* Events::acquire(int device) {
+  acquired_.emplace_back(device, nullptr);  // first: if this throws, no event is lost
   {
     Pool& all = pool();
     const std::lock_guard lock(all.mutex);
     const auto index = static_cast<std::size_t>(device);
     if (index < all.idle.size() && !all.idle[index].empty()) {
-      taken_.back().second = all.idle[index].back();
+      acquired_.back().second = all.idle[index].back();
       all.idle[index].pop_back();
-      return taken_.back().second;
+      return acquired_.back().second;
     }
   }
-  const int code = device_api().event_create(device, false, &taken_.back().second);
+  const int code = device_api().event_create(device, false, &acquired_.back().second);
   if (code != kDeviceOk) {
-    taken_.pop_back();
+    acquired_.pop_back();
   }
   check_device(code, "making an event");
-  return taken_.back().second;
+  return acquired_.back().second;
 }
 
 Events::~Events() {
   Pool& all = pool();
   const std::lock_guard lock(all.mutex);
-  for (const auto& [device, event] : taken_) {
+  for (const auto& [device, event] : acquired_) {
     all.idle.resize(std::max(all.idle.size(), static_cast<std::size_t>(device) + 1));
     all.idle[static_cast<std::size_t>(device)].push_back(event);
   }
@@ -62,8 +62,8 @@ void drop_events() {
   all.idle.clear();
 }
 
-void* mark(Events& events, CurrentDevice& current, const DeviceStream& stream) {
-  void* const event = events.take(stream.device);
+void* record_event(Events& events, CurrentDevice& current, const DeviceStream& stream) {
+  void* const event = events.acquire(stream.device);
   current.use(stream.device);
   check_device(device_api().event_record(event, stream.stream), "recording an event");
   return event;

@@ -1,4 +1,4 @@
-// Events and streams that are kept from call to call, and the order of work in different streams.
+// Events, which are pooled from call to call, and the order between work in different streams.
 #pragma once
 
 #include <span>
@@ -9,37 +9,39 @@
 
 namespace collectives {
 
-// A stream of any library, with its device: the handles of default streams mean those of the current device.
+// A stream of any library, with its device: the handle of a default stream means that of the current device.
 struct DeviceStream {
   int device = 0;
   void* stream = nullptr;
   bool operator==(const DeviceStream&) const = default;
 };
 
-// Events for the length of one call. A wait keeps what it was told when the event is recorded anew, so an event that
-// nobody asks about can be handed on as soon as the call has put its work into the streams.
+// The events of one call, which go back to the pool at its end. They may be recorded again at once, though streams
+// still wait for them: a wait refers to what was recorded when it was put into its stream. Only an event that the host
+// queries must not come from here (see DeviceEvent).
 class Events {
  public:
   Events() = default;
   ~Events();
   Events(const Events&) = delete;
   Events& operator=(const Events&) = delete;
-  void* take(int device);
+  void* acquire(int device);
 
  private:
-  std::vector<std::pair<int, void*>> taken_;
+  std::vector<std::pair<int, void*>> acquired_;
 };
 
-// Returns an event that is recorded in the stream.
-void* mark(Events& events, CurrentDevice& current, const DeviceStream& stream);
+// Records an event in the stream and returns it.
+void* record_event(Events& events, CurrentDevice& current, const DeviceStream& stream);
 
+// Has the stream wait for the event.
 void wait_for(CurrentDevice& current, const DeviceStream& stream, void* event);
 
-// Whether work that is put into these streams is recorded into a graph: all of it or nothing, else throws
-// CollectivesError (kBackend).
+// Whether work that is put into these streams is recorded into a graph. Throws CollectivesError (kBackend) where that
+// holds for some of them only.
 bool capturing(CurrentDevice& current, std::span<const DeviceStream> streams);
 
-// Gives all events back that are kept for later calls.
+// Destroys the events that are kept for later calls.
 void drop_events();
 
 }  // namespace collectives

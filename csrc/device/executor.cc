@@ -8,16 +8,16 @@
 
 namespace collectives {
 
-DeviceExecutor::DeviceExecutor(const Gang& gang, const DevicePlan& plan, const Problem& problem, const Memory& memory,
-                               Events& events, CurrentDevice& current)
-    : gang_(gang),
+DeviceExecutor::DeviceExecutor(const DeviceTeam& team, const DevicePlan& plan, const Problem& problem,
+                               const Memory& memory, Events& events, CurrentDevice& current)
+    : team_(team),
       plan_(plan),
       problem_(problem),
       memory_(memory),
       api_(device_api()),
       events_(events),
       current_(current),
-      n_(gang.size()),
+      n_(team.size()),
       ranks_(n_),
       headers_(n_),
       words_(static_cast<std::size_t>(n_) * kFlags * plan.limits.slots),
@@ -45,14 +45,14 @@ void DeviceExecutor::run() {
   }
   for (int r = 0; r < n_; ++r) {
     const Rank& rank = ranks_[r];
-    if (rank.step < plan_.schedules[r].steps.size() || rank.unmet_receives > 0 || rank.unmet_sends > 0) {
+    if (rank.step < plan_.schedules[r].steps.size() || rank.unmatched_receives > 0 || rank.unmatched_sends > 0) {
       throw std::logic_error("rank " + std::to_string(r) + " of a device collective is stuck at step " +
                              std::to_string(rank.step) + "; please report this");
     }
   }
 }
 
-// One step of one rank; false where it has to wait for another rank's, or has done all.
+// Does the next step of a rank. False where the rank has none left, or its step needs one of another rank first.
 bool DeviceExecutor::advance(int r) {
   Rank& rank = ranks_[r];
   const Schedule& schedule = plan_.schedules[r];
@@ -108,16 +108,17 @@ bool DeviceExecutor::ready(int r, const Step& step) const {
   if (!std::all_of(waits.begin(), waits.end(), [&](const FlagRef& flag) { return find(r, flag) != nullptr; })) {
     return false;
   }
-  return (step.kind != StepKind::kAwait || rank.unmet_receives == 0) &&
-         (step.kind != StepKind::kFlush || rank.unmet_sends == 0);
+  return (step.kind != StepKind::kAwait || rank.unmatched_receives == 0) &&
+         (step.kind != StepKind::kFlush || rank.unmatched_sends == 0);
 }
 
 std::size_t DeviceExecutor::word(const FlagRef& flag, std::int64_t chunk) const {
   return static_cast<std::size_t>((flag.member * kFlags + flag.flag) * plan_.limits.slots + chunk % plan_.limits.slots);
 }
 
-// What releases a wait: the first signal of the chunk, or of a later one in its slot. nullptr: not recorded yet.
-const DeviceExecutor::Mark* DeviceExecutor::find(int r, const FlagRef& flag) const {
+// The event that ends a wait: that of the chunk's signal, or of the first later one in the same slot. nullptr: not
+// recorded yet.
+const DeviceExecutor::Point* DeviceExecutor::find(int r, const FlagRef& flag) const {
   if (flag.flag == kHeaderFlag) {
     return headers_[flag.member].event == nullptr ? nullptr : &headers_[flag.member];
   }
@@ -125,36 +126,36 @@ const DeviceExecutor::Mark* DeviceExecutor::find(int r, const FlagRef& flag) con
   const std::vector<Signal>& signals = words_[word(flag, chunk)];
   const auto found =
       std::partition_point(signals.begin(), signals.end(), [&](const Signal& s) { return s.value <= chunk; });
-  return found == signals.end() ? nullptr : &found->mark;
+  return found == signals.end() ? nullptr : &found->point;
 }
 
-// An event after all that the stream of the rank holds by now.
-DeviceExecutor::Mark DeviceExecutor::mark_now(int r) {
+// An event behind all that the rank's stream holds by now.
+DeviceExecutor::Point DeviceExecutor::record_point(int r) {
   Rank& rank = ranks_[r];
   if (rank.moved) {
-    rank.latest = {mark(events_, current_, gang_.stream(r)), rank.latest.number + 1};
+    rank.latest = {record_event(events_, current_, team_.stream(r)), rank.latest.number + 1};
     rank.moved = false;
   }
   return rank.latest;
 }
 
-void DeviceExecutor::await(int r, int writer, const Mark& mark) {
+void DeviceExecutor::await(int r, int writer, const Point& point) {
   Rank& rank = ranks_[r];
-  if (r == writer || rank.awaited[writer] >= mark.number) {
+  if (r == writer || rank.awaited[writer] >= point.number) {
     return;
   }
-  wait_for(current_, gang_.stream(r), mark.event);
-  rank.awaited[writer] = mark.number;
+  wait_for(current_, team_.stream(r), point.event);
+  rank.awaited[writer] = point.number;
   rank.moved = true;
 }
 
 void DeviceExecutor::signal(int r, const Step& step) {
   for (const FlagRef& flag : plan_.schedules[r].signals(step)) {
     if (flag.flag == kHeaderFlag) {
-      headers_[r] = mark_now(r);
+      headers_[r] = record_point(r);
     } else {
       const std::int64_t chunk = flag.chunk + ranks_[r].iteration;
-      words_[word({flag.flag, static_cast<std::uint16_t>(r), 0}, chunk)].push_back({chunk + 1, mark_now(r)});
+      words_[word({flag.flag, static_cast<std::uint16_t>(r), 0}, chunk)].push_back({chunk + 1, record_point(r)});
     }
   }
 }
@@ -162,14 +163,14 @@ void DeviceExecutor::signal(int r, const Step& step) {
 void DeviceExecutor::post(int r, const Step& step) {
   const Schedule& schedule = plan_.schedules[r];
   if (step.kind == StepKind::kSend) {
-    Send send{mark_now(r), {}, step.length};
+    Send send{record_point(r), {}, step.length};
     if (step.length > 0) {
       send.source = place(r, schedule.sources(step)[0]);
       ranks_[r].sent[step.peer] = true;
     }
-    ++ranks_[r].unmet_sends;
+    ++ranks_[r].unmatched_sends;
     streams_[static_cast<std::size_t>(r * n_ + step.peer)].sends.push_back(send);
-    meet(r, step.peer);
+    match(r, step.peer);
     return;
   }
   Receive receive{&step, {}, {}};
@@ -179,14 +180,15 @@ void DeviceExecutor::post(int r, const Step& step) {
       receive.source = place(r, schedule.sources(step)[0]);
     }
   }
-  ++ranks_[r].unmet_receives;
+  ++ranks_[r].unmatched_receives;
   streams_[static_cast<std::size_t>(step.peer * n_ + r)].receives.push_back(receive);
-  meet(step.peer, r);
+  match(step.peer, r);
 }
 
-// The message goes as soon as both sides are there, also behind steps of the receiver that come after its receive:
-// until its await the schedule touches neither operand, and a stream that waited earlier would only wait longer.
-void DeviceExecutor::meet(int from, int to) {
+// Moves the messages whose sends and receives both are posted. The receiver may have put later steps into its stream by
+// then. That does no harm, since between a receive and its await a schedule touches neither operand, and it lets those
+// steps run while the message is still awaited.
+void DeviceExecutor::match(int from, int to) {
   Stream& stream = streams_[static_cast<std::size_t>(from * n_ + to)];
   while (!stream.sends.empty() && !stream.receives.empty()) {
     const Send send = stream.sends.front();
@@ -198,9 +200,9 @@ void DeviceExecutor::meet(int from, int to) {
       throw std::logic_error("a message of " + std::to_string(send.bytes) + " bytes meets a receive of " +
                              std::to_string(step.length) + "; please report this");
     }
-    await(to, from, send.mark);
-    --ranks_[from].unmet_sends;
-    --ranks_[to].unmet_receives;
+    await(to, from, send.point);
+    --ranks_[from].unmatched_sends;
+    --ranks_[to].unmatched_receives;
     if (step.length == 0) {
       continue;
     }
@@ -213,12 +215,12 @@ void DeviceExecutor::meet(int from, int to) {
   }
 }
 
-// The sends of this rank have met their receives, so they are in the streams of the receivers.
+// All sends of this rank are matched (see ready()), so its messages are in the streams of the receivers by now.
 void DeviceExecutor::flush(int r) {
   for (int peer = 0; peer < n_; ++peer) {
     if (ranks_[r].sent[peer]) {
       ranks_[r].sent[peer] = false;
-      await(r, peer, mark_now(peer));
+      await(r, peer, record_point(peer));
     }
   }
 }

@@ -1,16 +1,16 @@
-// Runs the schedules of all ranks of a device collective: puts their steps into one stream per rank.
+// Runs the schedules of all ranks of a device collective: one thread puts their steps into one stream per rank.
 //
-// What orders the ranks of a schedule becomes events, which are recorded in the stream of one rank and awaited in that
-// of another, and the thread that puts the steps there goes from rank to rank:
+// What orders ranks in a schedule becomes events, recorded in the stream of one rank and awaited in that of another.
+// Where a step needs an event that has not been recorded yet, the thread goes on with another rank. The kinds of steps:
 //
-//   signal    an event at this place of the rank's stream, by writer, flag and chunk
-//   wait      the stream waits for the event; where it has not been recorded, the thread goes on with another rank
-//   send      an event; the message is where the sender has it
-//   receive   as soon as send and receive both are posted: the receiver's stream waits for the event and copies, or
-//             reduces from where the message is
-//   await     nothing: what was received is earlier in the same stream. The thread goes on with another rank until all
-//             receives have met their sends
-//   flush     the stream waits for the streams of those who received
+//   signal    records an event, kept by writer, flag and chunk
+//   wait      the stream waits for that event
+//   send      records an event; the message stays in the sender's memory
+//   receive   once it is matched with its send, the receiver's stream waits for the event of the send and then copies,
+//             or reduces, straight from the sender's memory
+//   await     adds nothing to the stream, where the receives come earlier; the thread returns to this rank when all of
+//             them are matched
+//   flush     the stream waits for the streams of the ranks that receive from this one
 //
 // Every operation waits only for operations that were put into a stream before it, so devices cannot deadlock.
 #pragma once
@@ -21,43 +21,43 @@
 #include <vector>
 
 #include "device/collective.h"
-#include "device/gang.h"
+#include "device/team.h"
 
 namespace collectives {
 
 class DeviceExecutor {
  public:
-  // inputs, outputs: the caller's arrays of each rank. boxes, scratch, staging: memory of each rank.
+  // Of each rank. staging: for copies of what the kernels of its device cannot access.
   struct Memory {
-    std::vector<std::vector<Span>> inputs, outputs;
-    std::vector<std::byte*> boxes, scratch, staging;
+    std::vector<std::vector<Span>> inputs, outputs;  // the caller's arrays
+    std::vector<std::byte*> bounce, scratch, staging;
   };
-  DeviceExecutor(const Gang& gang, const DevicePlan& plan, const Problem& problem, const Memory& memory, Events& events,
-                 CurrentDevice& current);
+  DeviceExecutor(const DeviceTeam& team, const DevicePlan& plan, const Problem& problem, const Memory& memory,
+                 Events& events, CurrentDevice& current);
 
-  // Puts everything into the streams.
+  // Puts all steps of all ranks into the streams.
   void run();
 
  private:
-  // A place in the stream of a rank: the event, and how many came before it there.
-  struct Mark {
+  // A point in the stream of a rank: an event, and its number in that stream.
+  struct Point {
     void* event = nullptr;
     std::int64_t number = 0;
   };
-  // Where the bytes of an operand are, from the current position on.
+  // Where the bytes of an operand lie, from the current position on: at `flat`, or where it is nullptr, at `cursor`.
   struct Place {
     int rank = 0;  // whose device
     std::byte* flat = nullptr;
-    SpanCursor cursor;  // where there is no `flat`
+    SpanCursor cursor;
     Span piece(std::int64_t limit) const { return flat != nullptr ? Span{flat, limit} : cursor.piece(limit); }
     void advance(std::int64_t bytes);
   };
   struct Signal {
     std::int64_t value = 0;
-    Mark mark;
+    Point point;
   };
   struct Send {
-    Mark mark;
+    Point point;
     Place source;
     std::int64_t bytes = 0;
   };
@@ -75,22 +75,22 @@ class DeviceExecutor {
     std::size_t loop_begin = 0;
     std::int64_t iteration = 0;
     std::int64_t iterations = 0;
-    Mark latest;
-    bool moved = true;                  // since `latest`
-    std::vector<std::int64_t> awaited;  // of each rank: the highest number of a mark that the stream has waited for
-    std::vector<bool> sent;             // to each rank: since the last flush
-    int unmet_receives = 0;
-    int unmet_sends = 0;
+    Point latest;
+    bool moved = true;                  // whether the stream has got work since `latest`
+    std::vector<std::int64_t> awaited;  // of each other rank: the number of the last point that the stream waits for
+    std::vector<bool> sent;             // to each other rank, since the last flush
+    int unmatched_receives = 0;
+    int unmatched_sends = 0;
   };
 
   bool advance(int r);
   bool ready(int r, const Step& step) const;
-  const Mark* find(int r, const FlagRef& flag) const;
-  Mark mark_now(int r);
-  void await(int r, int writer, const Mark& mark);
+  const Point* find(int r, const FlagRef& flag) const;
+  Point record_point(int r);
+  void await(int r, int writer, const Point& point);
   void signal(int r, const Step& step);
   void post(int r, const Step& step);
-  void meet(int from, int to);
+  void match(int from, int to);
   void flush(int r);
   Place place(int r, const Operand& operand) const;
   void move(int r, const Step& step);
@@ -99,7 +99,7 @@ class DeviceExecutor {
   void reduce(int r, std::int64_t bytes, bool finish);
   std::size_t word(const FlagRef& flag, std::int64_t chunk) const;
 
-  const Gang& gang_;
+  const DeviceTeam& team_;
   const DevicePlan& plan_;
   const Problem& problem_;
   const Memory& memory_;
@@ -108,7 +108,7 @@ class DeviceExecutor {
   CurrentDevice& current_;
   const int n_;
   std::vector<Rank> ranks_;
-  std::vector<Mark> headers_;
+  std::vector<Point> headers_;
   std::vector<std::vector<Signal>> words_;  // by writer, flag and slot
   std::vector<Stream> streams_;             // [from * n + to]
   std::vector<Place> sources_;

@@ -39,7 +39,7 @@ DeviceExecutor::Place DeviceExecutor::place(int r, const Operand& operand) const
       return {r, memory_.scratch[r] + offset, {}};
     case Region::kBox: {
       const std::int64_t slot = (operand.chunk + iteration) % plan_.limits.slots;
-      return {operand.member, memory_.boxes[operand.member] + slot * plan_.slot_bytes + offset, {}};
+      return {operand.member, memory_.bounce[operand.member] + slot * plan_.slot_bytes + offset, {}};
     }
     case Region::kInline:  // holds nothing: Limits::inline_bytes is 0
       break;
@@ -62,9 +62,9 @@ void DeviceExecutor::move(int r, const Step& step) {
   move_all(r, step.kind == StepKind::kReduce, step.length, step.finish);
 }
 
-// From sources_ to destinations_, piece by piece from one border between arrays to the next.
+// From sources_ to destinations_, in pieces in which each of them is contiguous.
 void DeviceExecutor::move_all(int r, bool reduces, std::int64_t bytes, bool finish) {
-  current_.use(gang_.stream(r).device);
+  current_.use(team_.stream(r).device);
   ranks_[r].moved = true;
   for (std::int64_t done = 0; done < bytes;) {
     std::int64_t size = bytes - done;
@@ -91,11 +91,11 @@ void DeviceExecutor::move_all(int r, bool reduces, std::int64_t bytes, bool fini
 
 void DeviceExecutor::copy(int r, std::byte* destination, const std::byte* source, std::int64_t bytes) {
   if (destination != source) {
-    check_device(api_.copy(destination, source, bytes, gang_.stream(r).stream), "copying between devices");
+    check_device(api_.copy(destination, source, bytes, team_.stream(r).stream), "copying between devices");
   }
 }
 
-// Kernels of a device that cannot access another's memory work on copies.
+// What the kernels of this rank's device cannot access is copied to its staging memory and back.
 void DeviceExecutor::reduce(int r, std::int64_t bytes, bool finish) {
   if (sources_.size() > kMostDeviceOperands || destinations_.size() > kMostDeviceOperands) {
     throw ArgumentError("a step combines " + std::to_string(sources_.size()) + " arrays; on devices at most " +
@@ -103,7 +103,7 @@ void DeviceExecutor::reduce(int r, std::int64_t bytes, bool finish) {
   }
   std::byte* staging = memory_.staging[r];
   const auto near = [&](const Place& place) {
-    if (gang_.accessible(r, place.rank)) {
+    if (team_.accessible(r, place.rank)) {
       return place.piece(bytes).data;
     }
     std::byte* const here = staging;
@@ -122,7 +122,7 @@ void DeviceExecutor::reduce(int r, std::int64_t bytes, bool finish) {
   reduction_.destination_count = static_cast<int>(destinations_.size());
   reduction_.count = bytes / problem_.element();
   reduction_.finish = finish;
-  check_device(api_.reduce(&reduction_, gang_.stream(r).stream), "starting a reduction on a device");
+  check_device(api_.reduce(&reduction_, team_.stream(r).stream), "starting a reduction on a device");
   for (std::size_t d = 0; d < destinations_.size(); ++d) {
     copy(r, destinations_[d].piece(bytes).data, static_cast<std::byte*>(reduction_.destinations[d]), bytes);
   }

@@ -9,7 +9,7 @@
 namespace collectives {
 namespace {
 
-// What the CUDA runtime says where there is no driver or it is too old, and where there is no device.
+// cudaErrorInsufficientDriver, which also stands for no driver at all, and cudaErrorNoDevice.
 constexpr int kNoDriver = 35;
 constexpr int kNoDevice = 100;
 
@@ -25,7 +25,7 @@ std::string beside_the_engine() {
   return path.substr(0, path.rfind('/') + 1) + "libcollectives_cuda.so";
 }
 
-// Never closed: threads of the driver may run code of it until the process ends.
+// The library is never closed: threads of the driver may run its code until the process ends.
 const DeviceApi* open(DeviceStatus& status) {
   const auto named = environment("COLLECTIVES_CUDA_LIB");
   status.library = named ? *named : beside_the_engine();

@@ -17,14 +17,14 @@ struct DeviceStatus {
   int runtime = 0;
 };
 
-// Looks once per process; a machine does not get devices later on.
+// Looks for devices once per process, when it is first called.
 const DeviceStatus& device_status();
 
 // The functions of the library. Throws CollectivesError (kBackend) with the reason where devices cannot be used.
 const DeviceApi& device_api();
 
-// Throws CollectivesError (kBackend) for what a function of the library returned, with its name and text. what: what
-// was being done, "copying 8 bytes".
+// Throws CollectivesError (kBackend) with the name and text of an error code of the library. what: the operation that
+// failed, such as "copying 8 bytes".
 [[noreturn]] void device_failed(int code, const std::string& what);
 
 // The same unless `code` is kDeviceOk.
@@ -34,7 +34,7 @@ inline void check_device(int code, const char* what) {
   }
 }
 
-// The device of the calling thread, which is put back in the end.
+// Sets the current device of the calling thread; restores it at the end of the scope.
 class CurrentDevice {
  public:
   CurrentDevice();

@@ -15,7 +15,7 @@
 namespace collectives {
 namespace {
 
-// Ranks that are threads of one process pass pointers as they are.
+// A random number that tells whether a rank is of this process, and its pointers are good here as they are.
 std::uint64_t this_process() {
   static const std::uint64_t number = [] {
     std::uint64_t made = 0;
@@ -32,15 +32,15 @@ bool same_spans(const std::vector<Span>& a, const std::vector<Span>& b) {
                     [](const Span& x, const Span& y) { return x.data == y.data && x.bytes == y.bytes; });
 }
 
-// Events of ranks that are gone. Other ranks of this process may still name them, so they are used again and never
-// destroyed; who waits for one that was recorded anew waits a little longer.
+// Events of ranks that are gone, for later ones. They are never destroyed, since other ranks of this process may still
+// wait for them: a wait for one that was recorded again ends a little late, which does no harm.
 class SpareEvents {
  public:
   static SpareEvents& all() {
     static auto* const spare = new SpareEvents();
     return *spare;
   }
-  void* take(const DeviceApi& api, int device) {
+  void* acquire(const DeviceApi& api, int device) {
     {
       const std::lock_guard guard(lock_);
       std::vector<void*>& here = events_[device];
@@ -54,7 +54,7 @@ class SpareEvents {
     check_device(api.event_create(device, true, &event), "making an event");
     return event;
   }
-  void give_back(int device, void* event) {
+  void release(int device, void* event) {
     const std::lock_guard guard(lock_);
     events_[device].push_back(event);
   }
@@ -66,7 +66,7 @@ class SpareEvents {
 
 }  // namespace
 
-std::string DeviceHead::text() const {
+std::string DeviceCallHeader::text() const {
   std::string made(name(collective));
   made += " of " + std::to_string(count) + " " + std::string(name(dtype));
   if (reduces(collective)) {
@@ -79,30 +79,30 @@ std::string DeviceHead::text() const {
 }
 
 DevicePeers::DevicePeers(const DeviceApi& api, int rank, int size, int device)
-    : api_(api), rank_(rank), size_(size), device_(device), peers_(size), places_(size), inputs_(size), outputs_(size) {
-  static_assert(sizeof(DeviceCard) <= kCardBytes);
-  static_assert(sizeof(DeviceHead) + sizeof(DevicePlace) <= kHeadBytes);
+    : api_(api), rank_(rank), size_(size), device_(device), peers_(size), spans_(size), inputs_(size), outputs_(size) {
+  static_assert(sizeof(DeviceEndpoint) <= kEndpointBytes);
+  static_assert(sizeof(DeviceCallHeader) + sizeof(DeviceSpan) <= kHeaderBytes);
   constexpr std::int64_t kProbeBytes = 256;
   try {
-    for (void** event : {&ready_, &done_, &over_}) {
-      *event = SpareEvents::all().take(api, device);
+    for (void** event : {&ready_, &done_, &all_done_}) {
+      *event = SpareEvents::all().acquire(api, device);
     }
     check_device(api.allocate(device, kProbeBytes, &probe_), "allocating device memory");
   } catch (...) {
-    let_go();
+    release_all();
     throw;
   }
 }
 
-DevicePeers::~DevicePeers() { let_go(); }
+DevicePeers::~DevicePeers() { release_all(); }
 
-// What fails here has failed before, and there is nobody to tell.
-void DevicePeers::let_go() {
-  constexpr double kPatience = 10;  // seconds
+// Errors are ignored: a device that fails here has failed before, and calls have reported it.
+void DevicePeers::release_all() {
+  constexpr double kGrace = 10;  // seconds
   int before = -1;
   api_.get_device(&before);
   api_.set_device(device_);
-  await_all(kPatience);  // others may still read and write what is given back here
+  await_all(kGrace);  // others may still read and write what is released here
   for (const Peer& peer : peers_) {
     for (void* event : {peer.ready, peer.done}) {
       if (event != nullptr && !peer.local) {
@@ -113,9 +113,9 @@ void DevicePeers::let_go() {
       api_.close_memory(opened.base);
     }
   }
-  for (void* event : {ready_, done_, over_}) {
+  for (void* event : {ready_, done_, all_done_}) {
     if (event != nullptr) {
-      SpareEvents::all().give_back(device_, event);
+      SpareEvents::all().release(device_, event);
     }
   }
   for (void* memory : {probe_, scaled_}) {
@@ -128,51 +128,52 @@ void DevicePeers::let_go() {
   }
 }
 
-std::vector<std::byte> DevicePeers::card() const {
-  DeviceCard card;
-  card.process = this_process();
-  card.rank = rank_;
-  card.device = device_;
-  card.probe = reinterpret_cast<std::uint64_t>(probe_);
-  card.ready = reinterpret_cast<std::uint64_t>(ready_);
-  card.done = reinterpret_cast<std::uint64_t>(done_);
-  card.exported = api_.export_memory(probe_, &card.probe_handle);
-  for (const auto& [event, handle] : {std::pair(ready_, &card.ready_handle), std::pair(done_, &card.done_handle)}) {
-    card.exported = card.exported != kDeviceOk ? card.exported : api_.export_event(event, handle);
+std::vector<std::byte> DevicePeers::endpoint() const {
+  DeviceEndpoint endpoint;
+  endpoint.process = this_process();
+  endpoint.rank = rank_;
+  endpoint.device = device_;
+  endpoint.probe = reinterpret_cast<std::uint64_t>(probe_);
+  endpoint.ready = reinterpret_cast<std::uint64_t>(ready_);
+  endpoint.done = reinterpret_cast<std::uint64_t>(done_);
+  endpoint.exported = api_.export_memory(probe_, &endpoint.probe_handle);
+  for (const auto& [event, handle] :
+       {std::pair(ready_, &endpoint.ready_handle), std::pair(done_, &endpoint.done_handle)}) {
+    endpoint.exported = endpoint.exported != kDeviceOk ? endpoint.exported : api_.export_event(event, handle);
   }
   std::vector<std::byte> made;
-  put(made, card);
-  made.resize(kCardBytes);
+  put(made, endpoint);
+  made.resize(kEndpointBytes);
   return made;
 }
 
-std::string DevicePeers::connect(std::span<const std::byte> cards) {
+std::string DevicePeers::connect(std::span<const std::byte> endpoints) {
   if (size_ > kMostDeviceOperands) {
     return "there are " + std::to_string(size_) + " ranks; at most " + std::to_string(kMostDeviceOperands) +
            " can add up each other's device memory";
   }
   for (int r = 0; r < size_; ++r) {
-    const DeviceCard card = get<DeviceCard>(cards, r * kCardBytes);
+    const DeviceEndpoint endpoint = get<DeviceEndpoint>(endpoints, r * kEndpointBytes);
     Peer& peer = peers_[r];
-    peer.local = card.process == this_process();
-    const std::string who = "device " + std::to_string(card.device) + " of rank " + std::to_string(r);
+    peer.local = endpoint.process == this_process();
+    const std::string who = "device " + std::to_string(endpoint.device) + " of rank " + std::to_string(r);
     if (peer.local) {
-      peer.ready = reinterpret_cast<void*>(card.ready);
-      peer.done = reinterpret_cast<void*>(card.done);
-      int yes = card.device == device_ ? 1 : 0;
-      if (yes == 0 && (api_.enable_peer(device_, card.device, &yes) != kDeviceOk || yes == 0)) {
+      peer.ready = reinterpret_cast<void*>(endpoint.ready);
+      peer.done = reinterpret_cast<void*>(endpoint.done);
+      int yes = endpoint.device == device_ ? 1 : 0;
+      if (yes == 0 && (api_.enable_peer(device_, endpoint.device, &yes) != kDeviceOk || yes == 0)) {
         return "device " + std::to_string(device_) + " cannot address " + who;
       }
       continue;
     }
-    int code = card.exported;
-    Opened probe{card.probe - card.probe_handle.offset, card.probe_handle, nullptr};
+    int code = endpoint.exported;
+    Opened probe{endpoint.probe - endpoint.probe_handle.offset, endpoint.probe_handle, nullptr};
     code = code != kDeviceOk ? code : api_.open_memory(&probe.handle, device_, &probe.base);
     if (code == kDeviceOk) {
       peer.opened.push_back(probe);
     }
-    code = code != kDeviceOk ? code : api_.open_event(&card.ready_handle, device_, &peer.ready);
-    code = code != kDeviceOk ? code : api_.open_event(&card.done_handle, device_, &peer.done);
+    code = code != kDeviceOk ? code : api_.open_event(&endpoint.ready_handle, device_, &peer.ready);
+    code = code != kDeviceOk ? code : api_.open_event(&endpoint.done_handle, device_, &peer.done);
     if (code != kDeviceOk) {
       return "the memory of " + who + " cannot be opened: " + api_.error_name(code) + " (" + api_.error_text(code) +
              ")";
@@ -181,12 +182,12 @@ std::string DevicePeers::connect(std::span<const std::byte> cards) {
   return "";
 }
 
-std::vector<std::byte> DevicePeers::head(const DeviceCall& call, void* stream) {
+std::vector<std::byte> DevicePeers::header(const DeviceCall& call, void* stream) {
   CurrentDevice current;
   current.use(device_);
   const Problem& problem = call.problem;
   if (used_) {
-    check_device(api_.stream_wait(stream, over_), "waiting for the call before");
+    check_device(api_.stream_wait(stream, all_done_), "waiting for the call before");
   }
   std::vector<Span> inputs = call.inputs;
   const bool in_place = problem.op != Op::kPremulSum && same_spans(call.inputs, call.outputs);
@@ -199,46 +200,46 @@ std::vector<std::byte> DevicePeers::head(const DeviceCall& call, void* stream) {
   }
   check_device(api_.event_record(ready_, stream), "recording an event");
 
-  DeviceHead head;
-  head.collective = problem.collective;
-  head.op = problem.op;
-  head.dtype = problem.dtype;
-  head.in_place = in_place;
-  head.root = has_root(problem.collective) ? problem.root : 0;
-  head.inputs = static_cast<std::int32_t>(inputs.size());
-  head.outputs = in_place ? 0 : static_cast<std::int32_t>(call.outputs.size());
-  head.count = problem.count;
-  head.lengths = hash_with(kHashStart, static_cast<std::int64_t>(call.shapes.hash()));
+  DeviceCallHeader header;
+  header.collective = problem.collective;
+  header.op = problem.op;
+  header.dtype = problem.dtype;
+  header.in_place = in_place;
+  header.root = has_root(problem.collective) ? problem.root : 0;
+  header.inputs = static_cast<std::int32_t>(inputs.size());
+  header.outputs = in_place ? 0 : static_cast<std::int32_t>(call.outputs.size());
+  header.count = problem.count;
+  header.lengths = hash_with(kHashStart, static_cast<std::int64_t>(call.shapes.hash()));
   if (has_parts(problem.collective)) {
     for (const std::int64_t count : problem.counts) {
-      head.lengths = hash_with(head.lengths, count);
+      header.lengths = hash_with(header.lengths, count);
     }
   } else {
     for (const Span& span : inputs) {
-      head.lengths = hash_with(head.lengths, span.bytes);
+      header.lengths = hash_with(header.lengths, span.bytes);
     }
   }
   std::vector<std::byte> made;
-  put(made, head);
+  put(made, header);
   rest_.clear();
   const bool others = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.local; });
   const auto add = [&](const Span& span) {
-    DevicePlace place{reinterpret_cast<std::uint64_t>(span.data), span.bytes, {}};
-    if (others && span.bytes > 0 && !head.hidden) {
-      head.hidden = api_.export_memory(span.data, &place.handle) != kDeviceOk;
+    DeviceSpan exported{reinterpret_cast<std::uint64_t>(span.data), span.bytes, {}};
+    if (others && span.bytes > 0 && !header.hidden) {
+      header.hidden = api_.export_memory(span.data, &exported.handle) != kDeviceOk;
     }
-    put(made.size() + sizeof(DevicePlace) <= kHeadBytes ? made : rest_, place);
+    put(made.size() + sizeof(DeviceSpan) <= kHeaderBytes ? made : rest_, exported);
   };
   std::for_each(inputs.begin(), inputs.end(), add);
   if (!in_place) {
     std::for_each(call.outputs.begin(), call.outputs.end(), add);
   }
-  made.resize(kHeadBytes);
-  std::memcpy(made.data(), &head, sizeof(head));
+  made.resize(kHeaderBytes);
+  std::memcpy(made.data(), &header, sizeof(header));
   return made;
 }
 
-// The input of a rank that scales its values first.
+// Puts the inputs times the factor into memory of this rank, and returns where.
 std::byte* DevicePeers::scale(const DeviceCall& call, void* stream) {
   const std::int64_t bytes = Buffer::of(call.inputs).bytes;
   if (bytes > scaled_bytes_) {
@@ -269,32 +270,33 @@ std::byte* DevicePeers::scale(const DeviceCall& call, void* stream) {
   return static_cast<std::byte*>(scaled_);
 }
 
-std::vector<std::int64_t> DevicePeers::check(std::span<const std::byte> heads) {
-  heads_.assign(size_, DeviceHead());
+std::vector<std::int64_t> DevicePeers::check(std::span<const std::byte> headers) {
+  headers_.assign(size_, DeviceCallHeader());
   std::vector<std::int64_t> rests(size_);
-  constexpr auto kFit = static_cast<std::int32_t>((kHeadBytes - sizeof(DeviceHead)) / sizeof(DevicePlace));
+  constexpr auto kFit = static_cast<std::int32_t>((kHeaderBytes - sizeof(DeviceCallHeader)) / sizeof(DeviceSpan));
   for (int r = 0; r < size_; ++r) {
-    const std::span<const std::byte> bytes = heads.subspan(r * kHeadBytes, kHeadBytes);
-    const DeviceHead& head = heads_[r] = get<DeviceHead>(bytes, 0);
-    if (!head.fits(heads_[0])) {
+    const std::span<const std::byte> bytes = headers.subspan(r * kHeaderBytes, kHeaderBytes);
+    const DeviceCallHeader& header = headers_[r] = get<DeviceCallHeader>(bytes, 0);
+    if (!header.fits(headers_[0])) {
       ErrorContext context;
       context.rank = rank_;
       context.peer = r == rank_ ? 0 : r;
-      context.collective = name(head.collective);
+      context.collective = name(header.collective);
       throw CollectivesError(
           ErrorKind::kMismatch,
-          "ranks disagree: rank 0 called " + heads_[0].text() + ", rank " + std::to_string(r) + " called " +
-              head.text() +
+          "ranks disagree: rank 0 called " + headers_[0].text() + ", rank " + std::to_string(r) + " called " +
+              header.text() +
               "; all ranks must make the same calls in the same order on arrays of the same lengths and shapes",
           context);
     }
-    rests[r] = static_cast<std::int64_t>(sizeof(DevicePlace)) * std::max(0, head.inputs + head.outputs - kFit);
-    places_[r].clear();
-    for (std::int32_t i = 0; i < std::min(kFit, head.inputs + head.outputs); ++i) {
-      places_[r].push_back(get<DevicePlace>(bytes, sizeof(DeviceHead) + i * sizeof(DevicePlace)));
+    rests[r] = static_cast<std::int64_t>(sizeof(DeviceSpan)) * std::max(0, header.inputs + header.outputs - kFit);
+    spans_[r].clear();
+    for (std::int32_t i = 0; i < std::min(kFit, header.inputs + header.outputs); ++i) {
+      spans_[r].push_back(get<DeviceSpan>(bytes, sizeof(DeviceCallHeader) + i * sizeof(DeviceSpan)));
     }
   }
-  const bool hidden = std::any_of(heads_.begin(), heads_.end(), [](const DeviceHead& head) { return head.hidden; });
+  const bool hidden =
+      std::any_of(headers_.begin(), headers_.end(), [](const DeviceCallHeader& header) { return header.hidden; });
   return hidden ? std::vector<std::int64_t>() : rests;
 }
 

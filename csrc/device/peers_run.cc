@@ -12,28 +12,28 @@
 
 namespace collectives {
 
-void* DevicePeers::open(int r, const DevicePlace& place) {
+void* DevicePeers::open(int r, const DeviceSpan& span) {
   Peer& peer = peers_[r];
-  if (peer.local || place.bytes == 0) {
-    return reinterpret_cast<void*>(place.pointer);
+  if (peer.local || span.bytes == 0) {
+    return reinterpret_cast<void*>(span.pointer);
   }
-  const std::uint64_t address = place.pointer - static_cast<std::uint64_t>(place.handle.offset);
+  const std::uint64_t address = span.pointer - static_cast<std::uint64_t>(span.handle.offset);
   const auto known =
       std::find_if(peer.opened.begin(), peer.opened.end(), [&](const Opened& o) { return o.address == address; });
   const auto same = [](const DeviceMemoryHandle& a, const DeviceMemoryHandle& b) {
     return std::memcmp(a.allocation, b.allocation, sizeof(a.allocation)) == 0;
   };
-  if (known != peer.opened.end() && !same(known->handle, place.handle)) {
-    // The allocation that lay there before is gone.
+  if (known != peer.opened.end() && !same(known->handle, span.handle)) {
+    // Another allocation has been made at that address since.
     check_device(api_.close_memory(known->base), "closing memory of another process");
     peer.opened.erase(known);
   } else if (known != peer.opened.end()) {
-    return static_cast<std::byte*>(known->base) + place.handle.offset;
+    return static_cast<std::byte*>(known->base) + span.handle.offset;
   }
-  Opened opened{address, place.handle, nullptr};
+  Opened opened{address, span.handle, nullptr};
   check_device(api_.open_memory(&opened.handle, device_, &opened.base), "opening memory of another process");
   peer.opened.push_back(opened);
-  return static_cast<std::byte*>(opened.base) + place.handle.offset;
+  return static_cast<std::byte*>(opened.base) + span.handle.offset;
 }
 
 void DevicePeers::run(const DeviceCall& call, std::span<const std::byte> rests, void* stream) {
@@ -41,18 +41,18 @@ void DevicePeers::run(const DeviceCall& call, std::span<const std::byte> rests, 
   current.use(device_);
   std::size_t at = 0;
   for (int r = 0; r < size_; ++r) {
-    const DeviceHead& head = heads_[r];
-    const auto inputs = static_cast<std::size_t>(head.inputs);
-    for (; places_[r].size() < inputs + head.outputs; at += sizeof(DevicePlace)) {
-      places_[r].push_back(get<DevicePlace>(rests, at));
+    const DeviceCallHeader& header = headers_[r];
+    const auto inputs = static_cast<std::size_t>(header.inputs);
+    for (; spans_[r].size() < inputs + header.outputs; at += sizeof(DeviceSpan)) {
+      spans_[r].push_back(get<DeviceSpan>(rests, at));
     }
     inputs_[r].clear();
     outputs_[r].clear();
-    for (const DevicePlace& place : places_[r]) {
+    for (const DeviceSpan& span : spans_[r]) {
       auto& spans = inputs_[r].size() < inputs ? inputs_[r] : outputs_[r];
-      spans.push_back({static_cast<std::byte*>(open(r, place)), place.bytes});
+      spans.push_back({static_cast<std::byte*>(open(r, span)), span.bytes});
     }
-    if (head.in_place) {
+    if (header.in_place) {
       outputs_[r] = inputs_[r];
     }
     if (r != rank_) {
@@ -84,7 +84,7 @@ void DevicePeers::run(const DeviceCall& call, std::span<const std::byte> rests, 
   check_device(api_.event_record(done_, stream), "recording an event");
 }
 
-// Bytes [offset, offset + bytes) of all inputs, to the outputs of the writers.
+// Reduces bytes [offset, offset + bytes) of all ranks' inputs into the outputs of the ranks `writers`.
 void DevicePeers::reduce_part(const DeviceCall& call, std::int64_t offset, std::int64_t bytes,
                               const std::vector<int>& writers, std::int64_t output_offset, void* stream) {
   const Problem& problem = call.problem;
@@ -128,15 +128,15 @@ void DevicePeers::reduce_part(const DeviceCall& call, std::int64_t offset, std::
   }
 }
 
-// What this rank gets from `from`.
+// Copies what this rank gets from rank `from`.
 void DevicePeers::copy_part(const DeviceCall& call, int from, void* stream) {
   const Problem& problem = call.problem;
-  const bool whole = problem.collective == Collective::kBroadcast;
-  std::int64_t bytes = whole ? problem.bytes() : problem.part_bytes(from, rank_, size_);
+  const bool dense = problem.collective == Collective::kBroadcast;
+  std::int64_t bytes = dense ? problem.bytes() : problem.part_bytes(from, rank_, size_);
   SpanCursor source(Buffer::of(inputs_[from]));
   SpanCursor target(Buffer::of(outputs_[rank_]));
-  source.seek(whole ? 0 : problem.input_offset(from, rank_, size_));
-  target.seek(whole ? 0 : problem.output_offset(from, rank_, size_));
+  source.seek(dense ? 0 : problem.input_offset(from, rank_, size_));
+  target.seek(dense ? 0 : problem.output_offset(from, rank_, size_));
   while (bytes > 0) {
     const std::int64_t length = std::min(source.piece(bytes).bytes, target.piece(bytes).bytes);
     if (length <= 0) {
@@ -160,7 +160,7 @@ void DevicePeers::finish(void* stream) {
       check_device(api_.stream_wait(stream, peers_[r].done), "waiting for another rank");
     }
   }
-  check_device(api_.event_record(over_, stream), "recording an event");
+  check_device(api_.event_record(all_done_, stream), "recording an event");
   used_ = true;
 }
 
@@ -172,12 +172,12 @@ bool DevicePeers::wait(double seconds) const {
   return code == kDeviceOk;
 }
 
-// kDeviceNotReady when the time is up.
+// As event_query: kDeviceNotReady when the time is up.
 int DevicePeers::await_all(double seconds) const {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   int code = used_ ? kDeviceNotReady : kDeviceOk;
   while (code == kDeviceNotReady) {
-    code = api_.event_query(over_);
+    code = api_.event_query(all_done_);
     if (code == kDeviceNotReady) {
       if (std::chrono::steady_clock::now() >= until) {
         break;

@@ -15,9 +15,9 @@ namespace collectives {
 namespace {
 
 constexpr std::int64_t kLeastBytes = 4 << 10;
-// Larger buffers, and what is more in all, are released when they are done with.
+// The most that the pool keeps; the rest is released when its copies are done.
 constexpr std::int64_t kKeepBytes = 256 << 20;
-// Looks at an event before the thread sleeps between them, and how long it sleeps then.
+// How often a waiting thread queries an event before it sleeps between queries, and how long it sleeps.
 constexpr int kYields = 1000;
 constexpr auto kShortest = std::chrono::microseconds(20);
 constexpr auto kLongest = std::chrono::microseconds(1000);
@@ -32,7 +32,7 @@ Pool& pool() {
   return *all;
 }
 
-// Not where a device has failed: what it still does is unknown.
+// Whether all copies are done. False where a device has failed, since what it still does is unknown.
 bool free_now(const PinnedBuffer::Block& block) {
   try {
     return std::all_of(block.copies.begin(), block.copies.end(), [](const auto& copy) { return copy.second.done(); });
@@ -190,7 +190,7 @@ DeviceEvent& PinnedBuffer::event_for(const DeviceStream& stream) {
       return event;
     }
   }
-  // That of a stream whose copies are done will do, too.
+  // An event of another stream, whose copies are done, can be used again.
   for (auto& [used, event] : block_.copies) {
     if (used.device == stream.device && event.done()) {
       used = stream;

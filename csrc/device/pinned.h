@@ -1,5 +1,5 @@
-// Memory of the host that devices copy from and to, and waiting for devices from the host: for arrays on devices that
-// go through a collective of the host.
+// Host memory that devices copy from and to, and host waits for devices: for arrays on devices whose collective runs in
+// host memory.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace collectives {
 
-// An event of its own, which the host may ask about.
+// An event that the host may query, unlike those of Events.
 class DeviceEvent {
  public:
   explicit DeviceEvent(int device);
@@ -17,7 +17,7 @@ class DeviceEvent {
   DeviceEvent(DeviceEvent&& other) noexcept;
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
 
-  // It happens when all work that the stream holds now is done.
+  // The event happens when all work that the stream holds now is done.
   void record(const DeviceStream& stream);
   // True also before the first record().
   bool done() const;
@@ -32,10 +32,10 @@ class DeviceEvent {
   void* event_ = nullptr;
 };
 
-// Puts a copy between any two memories into a stream.
+// Puts a copy between any two memories, of devices or the host, into a stream.
 void device_copy(void* destination, const void* source, std::int64_t bytes, const DeviceStream& stream);
 
-// A pinned buffer. Its memory goes to a pool, and from there to another buffer when all copies from and to it are done.
+// A pinned buffer. Its memory goes back to a pool, from which another buffer gets it once all copies are done.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(std::int64_t bytes);
@@ -47,7 +47,8 @@ class PinnedBuffer {
   std::int64_t bytes() const { return bytes_; }
 
   // Copy `bytes` bytes between device memory and this buffer, from `offset` on. Throw ArgumentError where they do not
-  // fit, and CollectivesError (kBackend) where a CUDA graph is recorded in the stream: the host could not wait.
+  // fit, and CollectivesError (kBackend) where a CUDA graph is recorded in the stream, since the host could not wait
+  // for the copy.
   void copy_in(std::int64_t offset, const void* source, std::int64_t bytes, const DeviceStream& stream);
   void copy_out(std::int64_t offset, void* destination, std::int64_t bytes, const DeviceStream& stream);
   // Waits for the copies so far, as DeviceEvent::wait.
@@ -56,9 +57,9 @@ class PinnedBuffer {
   struct Block {
     std::byte* memory = nullptr;
     std::int64_t bytes = 0;
-    // Of the copies that may still run: one for each stream, of which the latest counts.
+    // Copies that may still run: of each stream the latest.
     std::vector<std::pair<DeviceStream, DeviceEvent>> copies;
-    bool lost = false;  // a copy may run whose event could not be recorded
+    bool lost = false;  // a copy may run for which no event could be recorded
   };
 
  private:
@@ -70,7 +71,7 @@ class PinnedBuffer {
   Block block_;
 };
 
-// Releases the pool; memory of copies that still run is waited for.
+// Releases the pool. Waits for copies that still run.
 void drop_pinned();
 
 }  // namespace collectives

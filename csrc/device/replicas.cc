@@ -35,7 +35,7 @@ std::byte* at(const void* array, const Segment& segment) {
          segment.begin * static_cast<std::int64_t>(size_of(segment.tensor->dtype));
 }
 
-// One kernel; destinations that it has no room for are copied from the first.
+// One kernel. Destinations beyond kMostDeviceOperands are copied from the first.
 void launch(Combination combination, const Segment& segment, void* stream) {
   const ReplicaTensor& tensor = *segment.tensor;
   DeviceReduction r;
@@ -63,7 +63,8 @@ void launch(Combination combination, const Segment& segment, void* stream) {
   }
 }
 
-// All in the stream of the first replica, behind what the others have in theirs, and before what comes there next.
+// Puts all work into the stream of the first replica: behind what the other streams hold now, and ahead of what they
+// get later.
 void reduce_on_one(Combination combination, int packs, std::span<const DeviceTensor> tensors,
                    std::span<const DeviceStream> replicas) {
   CurrentDevice current;
@@ -80,7 +81,7 @@ void reduce_on_one(Combination combination, int packs, std::span<const DeviceTen
     capturing(current, streams);
   }
   for (std::size_t i = 1; i < streams.size(); ++i) {
-    wait_for(current, main, mark(events, current, streams[i]));
+    wait_for(current, main, record_event(events, current, streams[i]));
   }
   std::vector<ReplicaTensor> arrays;
   arrays.reserve(tensors.size());
@@ -91,7 +92,7 @@ void reduce_on_one(Combination combination, int packs, std::span<const DeviceTen
   }
   const auto after = [&] {
     if (streams.size() > 1) {
-      void* const done = mark(events, current, main);
+      void* const done = record_event(events, current, main);
       for (std::size_t i = 1; i < streams.size(); ++i) {
         wait_for(current, streams[i], done);
       }
@@ -102,7 +103,7 @@ void reduce_on_one(Combination combination, int packs, std::span<const DeviceTen
       launch(combination, segment, main.stream);
     }
   } catch (const CollectivesError&) {
-    // The arrays are in use still: whoever releases them in the order of a stream must not do so too early.
+    // Work that is in the stream already still uses the arrays, and callers may release them in stream order.
     try {
       after();
     } catch (const CollectivesError&) {  // NOLINT(bugprone-empty-catch): the first error says more
@@ -112,7 +113,7 @@ void reduce_on_one(Combination combination, int packs, std::span<const DeviceTen
   after();
 }
 
-// The tensors of one dtype and op as one buffer of each replica.
+// Reduces the tensors of one dtype and op, one behind the other, as one buffer of each replica.
 void reduce_group(const std::string& algorithm, int packs, const std::vector<const DeviceTensor*>& tensors,
                   std::span<const DeviceStream> replicas) {
   const ReplicaTensor& first = tensors[0]->arrays;
@@ -130,7 +131,7 @@ void reduce_group(const std::string& algorithm, int packs, const std::vector<con
     std::vector<DeviceCopy> copies;
     std::int64_t position = 0;
     for (int r = 0; r < n; ++r) {
-      ranks[r].place = replicas[r];
+      ranks[r].stream = replicas[r];
     }
     for (const DeviceTensor* tensor : tensors) {
       const std::int64_t begin = std::max(low - position, std::int64_t{0});
@@ -145,7 +146,7 @@ void reduce_group(const std::string& algorithm, int packs, const std::vector<con
       std::vector<bool> given(replicas.size(), false);
       for (int r = 0; r < n; ++r) {
         ranks[r].input.push_back(span(tensor->arrays.sources[r]));
-        ranks[r].output.push_back({nullptr, (end - begin) * element});  // memory for a while
+        ranks[r].output.push_back({nullptr, (end - begin) * element});  // memory for the length of the call
       }
       for (std::size_t d = 0; d < tensor->owners.size(); ++d) {
         const auto owner = static_cast<std::size_t>(tensor->owners[d]);
@@ -179,7 +180,7 @@ void reduce_device_replicas(Combination combination, int packs, const std::strin
     reduce_on_one(combination, packs, tensors, replicas);
     return;
   }
-  // Where packs would change nothing, one is fastest.
+  // Only with kChain do packs change the result; otherwise one is fastest.
   const int cuts = combination == Combination::kChain ? packs : 1;
   std::map<std::pair<DType, Op>, std::vector<const DeviceTensor*>> groups;
   for (const DeviceTensor& tensor : tensors) {

@@ -10,19 +10,18 @@
 
 namespace collectives {
 
-// A tensor whose arrays lie in device memory: the source of replica r on its device, each destination on the device of
-// the replica that `owners` names.
+// A tensor in device memory: source r lies on the device of replica r, destination d on that of replica owners[d].
 struct DeviceTensor {
   ReplicaTensor arrays;
   std::span<const int> owners;
 };
 
-// Reduces all tensors with the same bits as reduce_replicas. replicas[r]: the device of replica r, and the stream in
-// which its arrays are written before and used afterwards. Returns when the work has been put into streams.
+// Reduces all tensors to the same bits as reduce_replicas. replicas[r]: the device of replica r, and the stream in
+// whose order its arrays are used. Returns when the work is in the streams.
 //
-// Where all replicas are on one device, each tensor (each of its parts, with kChain) is one kernel, which reads every
-// source once and writes every destination once. Else the schedule of `algorithm`, an all-reduce whose order of
-// operands is that of `combination`, is run for each dtype and op.
+// Where all replicas are on one device, one kernel reduces each tensor (with kChain each of its parts): it reads every
+// source once and writes every destination once. Otherwise `algorithm`, an all-reduce with the order of operands of
+// `combination`, runs for each dtype and op.
 //
 // Throws what reduce_replicas throws, ArgumentError where there are more than kMostDeviceOperands replicas, and
 // CollectivesError (kBackend).

@@ -1,4 +1,5 @@
-// What we use of NCCL's C interface, declared here: building needs no header of NCCL, and nothing is linked with it.
+// The part of NCCL's C interface that is used, declared here: building needs no header of NCCL, and nothing is linked
+// with it.
 //
 // Names, numbers and layouts are those of nccl.h, as they have been since kNcclLeastVersion.
 // tests/nccl/test_nccl_library.py compares them with a real header where there is one.
@@ -44,8 +45,8 @@ enum NcclDataType : int {
 };
 inline constexpr int kNcclScalarHostImmediate = 1;
 
-// ncclConfig_t as version 2.14 had it, and says it is: later versions read as many bytes as `size` says, and take their
-// defaults for the rest.
+// ncclConfig_t of version 2.14, which its field `version` says. Later versions read only as many bytes as `size` says,
+// and use their defaults for the fields behind them.
 struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);
   unsigned int magic = 0xcafebeef;

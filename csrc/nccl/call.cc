@@ -8,12 +8,13 @@
 namespace collectives {
 namespace {
 
+// Makes the calls of NCCL for one call, by its kind.
 class Issue {
  public:
-  Issue(const NcclApi& api, const NcclCall& call, const NcclPlace& place, const NcclOperation& operation, NcclComm comm)
-      : api_(api), call_(call), rank_(place.rank), size_(place.size), operation_(operation), comm_(comm) {}
+  Issue(const NcclApi& api, const NcclCall& call, const NcclRank& self, const NcclOperation& operation, NcclComm comm)
+      : api_(api), call_(call), rank_(self.rank), size_(self.size), operation_(operation), comm_(comm) {}
 
-  NcclResult whole() {
+  NcclResult dense() {
     for (std::size_t t = 0; t < call_.lengths.size() && ok(); ++t) {
       const std::size_t count = values(call_.lengths[t]);
       if (count == 0) {
@@ -46,7 +47,7 @@ class Issue {
         }
         continue;
       }
-      // NCCL knows parts of one length only; of others each is a broadcast.
+      // NCCL has no vector collectives: where lengths differ, each part is a broadcast.
       std::int64_t offset = 0;
       for (int r = 0; r < size_ && ok(); offset += part(t, r++)) {
         if (part(t, r) > 0) {
@@ -80,13 +81,13 @@ class Issue {
 
   NcclResult all_to_all() {
     for (std::size_t t = 0; t < tensors(); ++t) {
-      std::int64_t given = 0;
-      std::int64_t taken = 0;
+      std::int64_t sent = 0;
+      std::int64_t received = 0;
       for (int r = 0; r < size_ && ok(); ++r) {
-        send(t, given, part(t, rank_ * size_ + r), r);
-        receive(t, taken, part(t, r * size_ + rank_), r);
-        given += part(t, rank_ * size_ + r);
-        taken += part(t, r * size_ + rank_);
+        send(t, sent, part(t, rank_ * size_ + r), r);
+        receive(t, received, part(t, r * size_ + rank_), r);
+        sent += part(t, rank_ * size_ + r);
+        received += part(t, r * size_ + rank_);
       }
     }
     return result_;
@@ -140,7 +141,7 @@ class Issue {
     return tensor < call_.outputs.size() ? static_cast<std::byte*>(call_.outputs[tensor]) + bytes(offset) : nullptr;
   }
 
-  // Of collectives of parts: by part, then by tensor.
+  // The lengths of vector collectives are ordered by part, then by tensor.
   std::size_t parts() const {
     const auto n = static_cast<std::size_t>(size_);
     return call_.collective == Collective::kAllToAll ? n * n : n;
@@ -169,20 +170,20 @@ class Issue {
 
 }  // namespace
 
-void check_nccl_call(const NcclCall& call, const NcclPlace& place) {
-  const auto n = static_cast<std::size_t>(place.size);
+void check_nccl_call(const NcclCall& call, const NcclRank& self) {
+  const auto n = static_cast<std::size_t>(self.size);
   const std::size_t parts = !has_parts(call.collective) ? 1 : call.collective == Collective::kAllToAll ? n * n : n;
   if (call.lengths.size() % parts != 0) {
     throw ArgumentError(std::to_string(call.lengths.size()) + " lengths are no multiple of the " +
                         std::to_string(parts) + " parts");
   }
   const int limit = call.collective == Collective::kMessage ? call.peer : call.root;
-  if (limit < 0 || limit >= place.size) {
+  if (limit < 0 || limit >= self.size) {
     throw ArgumentError((call.collective == Collective::kMessage ? "peer " : "root ") + std::to_string(limit) +
-                        " is out of range: the group has ranks 0 to " + std::to_string(place.size - 1));
+                        " is out of range: the group has ranks 0 to " + std::to_string(self.size - 1));
   }
   const std::size_t tensors = call.lengths.size() / parts;
-  const bool at_root = place.rank == call.root;
+  const bool at_root = self.rank == call.root;
   const bool message = call.collective == Collective::kMessage;
   const bool gives =
       message ? call.sending
@@ -202,15 +203,15 @@ void check_nccl_call(const NcclCall& call, const NcclPlace& place) {
   }
 }
 
-NcclResult issue_nccl_call(const NcclApi& api, const NcclCall& call, const NcclPlace& place,
+NcclResult issue_nccl_call(const NcclApi& api, const NcclCall& call, const NcclRank& self,
                            const NcclOperation& operation, void* scratch, NcclComm comm) {
-  Issue issue(api, call, place, operation, comm);
+  Issue issue(api, call, self, operation, comm);
   switch (call.collective) {
     case Collective::kAllReduce:
     case Collective::kReduce:
     case Collective::kBroadcast:
     case Collective::kMessage:
-      return issue.whole();
+      return issue.dense();
     case Collective::kBarrier:
       return api.all_reduce(scratch, scratch, 1, kNcclUint8, kNcclMax, comm, call.stream);
     case Collective::kAllGather:

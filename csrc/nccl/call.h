@@ -1,4 +1,4 @@
-// A collective on device memory, and how it is put together of calls of NCCL.
+// A collective on device memory, and the calls of NCCL that it is made of.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace collectives {
 
-// All memory belongs to the device of the communicator. A tensor is one piece, also of collectives of parts: its parts
-// lie one behind the other.
+// All memory belongs to the device of the communicator. A tensor is contiguous; in vector collectives its parts lie one
+// behind the other.
 struct NcclCall {
   Collective collective = Collective::kAllReduce;
   Op op = Op::kSum;
@@ -22,10 +22,10 @@ struct NcclCall {
   int root = 0;
   int peer = -1;  // messages
   bool sending = false;
-  // As many as there are tensors. Empty where a rank gives or gets nothing: at gather, scatter, reduce and messages.
+  // One for each tensor. Empty where this rank sends or receives nothing: in gather, scatter, reduce and messages.
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
-  // Elements of the tensors; of collectives of parts those of all parts of all ranks, as Call::lengths of the engine.
+  // Elements of each tensor; in vector collectives of each part of all ranks, as Call::lengths of the engine.
   std::vector<std::int64_t> lengths;
   Shapes shapes;                  // Call::shapes of the engine
   std::vector<std::byte> factor;  // premul_sum: one value of the dtype, of complex numbers the real part
@@ -34,18 +34,19 @@ struct NcclCall {
   std::string name;
 };
 
-// Which rank of how many a communicator is.
-struct NcclPlace {
+// The rank of a communicator, and the size of its group.
+struct NcclRank {
   int rank = 0;
   int size = 1;
 };
 
 // Throws ArgumentError unless there is as much memory as the lengths need.
-void check_nccl_call(const NcclCall& call, const NcclPlace& place);
+void check_nccl_call(const NcclCall& call, const NcclRank& self);
 
-// Hands the call over to NCCL, between its ncclGroupStart and ncclGroupEnd. Stops at the first call that fails. op:
-// what nccl_operation() says, of premul_sum the op that was made. scratch: a byte of the device, for barriers.
-NcclResult issue_nccl_call(const NcclApi& api, const NcclCall& call, const NcclPlace& place,
+// Makes the calls of NCCL; the caller makes ncclGroupStart before and ncclGroupEnd after them. Stops at the first that
+// fails. operation: of nccl_operation(), for premul_sum with the op that was made for this call. scratch: a byte of
+// device memory, for barriers.
+NcclResult issue_nccl_call(const NcclApi& api, const NcclCall& call, const NcclRank& self,
                            const NcclOperation& operation, void* scratch, NcclComm comm);
 
 }  // namespace collectives

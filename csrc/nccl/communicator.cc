@@ -7,16 +7,16 @@
 #include <utility>
 
 #include "nccl/errors.h"
+#include "nccl/text.h"
 #include "nccl/watchdog.h"
-#include "nccl/words.h"
 
 namespace collectives {
 namespace {
 
-bool goes_on(NcclResult result) { return result == kNcclSuccess || result == kNcclInProgress; }
+bool is_no_error(NcclResult result) { return result == kNcclSuccess || result == kNcclInProgress; }
 
-// Sleeps a little longer each time.
-class Patience {
+// Yields at first, then sleeps longer and longer between polls.
+class Backoff {
  public:
   void pause() {
     if (turns_++ < kYields) {
@@ -25,8 +25,8 @@ class Patience {
       std::this_thread::sleep_for(std::chrono::microseconds(turns_ < kYields + kShort ? 50 : 1000));
     }
   }
-  // Every few milliseconds, and not at first.
-  bool look() const { return turns_ > kYields && turns_ % kShort == 0; }
+  // Whether to make a check that costs more than a poll: every few milliseconds, and not at first.
+  bool is_time_to_check() const { return turns_ > kYields && turns_ % kShort == 0; }
 
  private:
   static constexpr int kYields = 100;
@@ -34,14 +34,14 @@ class Patience {
   int turns_ = 0;
 };
 
-// Restores the device of this thread.
+// Restores the current device of this thread at the end of the scope.
 class OnDevice {
  public:
   explicit OnDevice(const DeviceApi& devices) : devices_(devices) {
     known_ = devices_.get_device(&device_) == kDeviceOk;
   }
   ~OnDevice() {
-    if (known_ && device_ >= 0) {  // what has not been used is left alone
+    if (known_ && device_ >= 0) {  // -1: a device that the process does not use, which this would set up
       devices_.set_device(device_);
     }
   }
@@ -56,11 +56,11 @@ class OnDevice {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(const NcclLibrary& library, const DeviceApi& devices, NcclPlace place, int device,
+NcclCommunicator::NcclCommunicator(const NcclLibrary& library, const DeviceApi& devices, NcclRank self, int device,
                                    double warn_s, NcclGroup group)
     : library_(library),
       devices_(devices),
-      place_(place),
+      self_(self),
       device_(device),
       warn_s_(warn_s),
       group_(std::move(group)),
@@ -68,7 +68,7 @@ NcclCommunicator::NcclCommunicator(const NcclLibrary& library, const DeviceApi& 
 
 NcclCommunicator::~NcclCommunicator() {
   if (process_ != getpid()) {
-    return;  // what there is belongs to the parent
+    return;  // after a fork; all resources belong to the parent
   }
   abort();
   for (void* event : free_events_) {
@@ -96,7 +96,7 @@ std::vector<std::shared_ptr<NcclCommunicator>> NcclCommunicator::create(
   NcclResult result = api.group_start();
   int code = kDeviceOk;
   if (result == kNcclSuccess) {
-    for (std::size_t i = 0; i < all.size() && code == kDeviceOk && goes_on(result); ++i) {
+    for (std::size_t i = 0; i < all.size() && code == kDeviceOk && is_no_error(result); ++i) {
       at_fault = all[i];
       code = devices.set_device(at_fault->device_);
       if (code == kDeviceOk) {
@@ -105,14 +105,14 @@ std::vector<std::shared_ptr<NcclCommunicator>> NcclCommunicator::create(
         result = api.comm_init_rank_config(&at_fault->comm_, size, id, at_fault->rank(), &config);
       }
     }
-    // Also after a call that failed: what was begun has to be ended.
+    // Also after a call that failed: each ncclGroupStart needs its ncclGroupEnd.
     const NcclResult end = api.group_end();
-    result = goes_on(result) ? end : result;
+    result = is_no_error(result) ? end : result;
   }
   at_fault->require(code, "cudaSetDevice");
   const std::string doing = at_fault->who() + ", making the communicator of NCCL";
-  if (goes_on(result)) {
-    const auto [failed, why] = settle(all, doing, until);
+  if (is_no_error(result)) {
+    const auto [failed, why] = await_issued(all, doing, until);
     at_fault = failed != nullptr ? failed : at_fault;
     result = why;
   }
@@ -122,7 +122,7 @@ std::vector<std::shared_ptr<NcclCommunicator>> NcclCommunicator::create(
   for (NcclCommunicator* communicator : all) {
     communicator->require(devices.allocate(communicator->device_, 1, &communicator->scratch_), "cudaMalloc");
   }
-  watch(made.front());  // it is idle: so that the thread which looks after calls is there before any
+  monitor(made.front());  // starts the watchdog thread now, so that no call can fail for want of one
   return made;
 }
 
@@ -169,15 +169,15 @@ void NcclCommunicator::throw_if_unusable() {
 
 void NcclCommunicator::check(const NcclCall& call) {
   throw_if_unusable();
-  check_nccl_call(call, place_);
+  check_nccl_call(call, self_);
   if (const NcclOperation operation = nccl_operation(call.collective, call.op, call.dtype, library_.version);
       operation.scaled && call.factor.empty()) {
     throw ArgumentError("premul_sum needs a factor");
   }
 }
 
-// The call is looked after from here on.
-void NcclCommunicator::enter(const NcclCall& call, std::shared_ptr<NcclWork>& work) {
+// Makes the work of a call. The watchdog checks it from here on, also while NCCL is being called.
+void NcclCommunicator::track(const NcclCall& call, std::shared_ptr<NcclWork>& work) {
   work = std::make_shared<NcclWork>();
   work->communicator = shared_from_this();
   work->posted = NcclClock::now();
@@ -193,7 +193,7 @@ void NcclCommunicator::enter(const NcclCall& call, std::shared_ptr<NcclWork>& wo
     pending_.push_back(work);
   }
   try {
-    watch(work->communicator);
+    monitor(work->communicator);
   } catch (...) {
     const std::lock_guard guard(mutex_);
     std::erase(pending_, work);
@@ -201,8 +201,8 @@ void NcclCommunicator::enter(const NcclCall& call, std::shared_ptr<NcclWork>& wo
   }
 }
 
-// NCCL has put the call into the stream: an event behind it says when it is done.
-void NcclCommunicator::leave(NcclWork& work, const NcclCall& call) {
+// NCCL has put the call into the stream: records an event behind it, which says when the call is done.
+void NcclCommunicator::record_end(NcclWork& work, const NcclCall& call) {
   int capturing = 0;
   // Default streams are those of the current device.
   require(devices_.set_device(device_), "cudaSetDevice");
@@ -212,7 +212,7 @@ void NcclCommunicator::leave(NcclWork& work, const NcclCall& call) {
     throw CollectivesError(*error_);
   }
   if (capturing != 0) {
-    work.state = NcclWork::State::kDone;  // as far as this library can tell: the graph runs without it
+    work.state = NcclWork::State::kDone;  // when the graph runs the call is not known here
     std::erase_if(pending_, [&](const auto& entry) { return entry.get() == &work; });
     return;
   }
@@ -226,11 +226,11 @@ void NcclCommunicator::leave(NcclWork& work, const NcclCall& call) {
   work.state = NcclWork::State::kIssued;
 }
 
-NcclResult NcclCommunicator::issue(std::span<const Part> parts, std::span<NcclResult> results) {
-  const NcclApi& api = parts.front().communicator->library_.api;
+NcclResult NcclCommunicator::issue(std::span<const RankCall> calls, std::span<NcclResult> results) {
+  const NcclApi& api = calls.front().communicator->library_.api;
   std::vector<NcclOperation> operations;
   NcclResult result = kNcclSuccess;
-  for (const auto& [communicator, call] : parts) {
+  for (const auto& [communicator, call] : calls) {
     NcclOperation& operation = operations.emplace_back(
         nccl_operation(call->collective, call->op, call->dtype, communicator->library_.version));
     if (operation.scaled && result == kNcclSuccess) {
@@ -244,58 +244,58 @@ NcclResult NcclCommunicator::issue(std::span<const Part> parts, std::span<NcclRe
     result = api.group_start();
   }
   if (result == kNcclSuccess) {
-    for (std::size_t i = 0; i < parts.size() && goes_on(result); ++i) {
-      const auto& [communicator, call] = parts[i];
+    for (std::size_t i = 0; i < calls.size() && is_no_error(result); ++i) {
+      const auto& [communicator, call] = calls[i];
       result =
-          issue_nccl_call(api, *call, communicator->place_, operations[i], communicator->scratch_, communicator->comm_);
+          issue_nccl_call(api, *call, communicator->self_, operations[i], communicator->scratch_, communicator->comm_);
       results[i] = result;
     }
     const NcclResult end = api.group_end();  // also after a call that failed
-    result = goes_on(result) ? end : result;
+    result = is_no_error(result) ? end : result;
   }
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (operations[i].scaled && !parts[i].communicator->aborted_.load(std::memory_order_acquire)) {
-      api.red_op_destroy(operations[i].op, parts[i].communicator->comm_);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (operations[i].scaled && !calls[i].communicator->aborted_.load(std::memory_order_acquire)) {
+      api.red_op_destroy(operations[i].op, calls[i].communicator->comm_);
     }
   }
   return result;
 }
 
-std::vector<std::shared_ptr<NcclWork>> NcclCommunicator::start(std::span<const Part> parts) {
-  std::vector<std::shared_ptr<NcclWork>> works(parts.size());
+std::vector<std::shared_ptr<NcclWork>> NcclCommunicator::start(std::span<const RankCall> calls) {
+  std::vector<std::shared_ptr<NcclWork>> works(calls.size());
   std::vector<NcclCommunicator*> all;
-  for (const auto& [communicator, call] : parts) {
+  for (const auto& [communicator, call] : calls) {
     communicator->check(*call);
     all.push_back(communicator);
   }
   NcclCommunicator& first = *all.front();
   const OnDevice restore(first.devices_);
-  const std::string doing = nccl_call_text(std::string(name(parts.front().call->collective)), parts.front().call->name);
+  const std::string doing = nccl_call_text(std::string(name(calls.front().call->collective)), calls.front().call->name);
   try {
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      all[i]->enter(*parts[i].call, works[i]);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      all[i]->track(*calls[i].call, works[i]);
     }
     const NcclWork& work = *works.front();
     NcclResult result = kNcclSuccess;
     NcclCommunicator* at_fault = &first;
-    std::vector<NcclResult> results(parts.size(), kNcclSuccess);
+    std::vector<NcclResult> results(calls.size(), kNcclSuccess);
     {
       std::vector<std::unique_lock<std::timed_mutex>> locks;
       for (NcclCommunicator* communicator : all) {
         locks.emplace_back(communicator->nccl_mutex_);
       }
       for (NcclCommunicator* communicator : all) {
-        communicator->throw_if_unusable();  // it may have been aborted a moment ago
+        communicator->throw_if_unusable();  // it may have been aborted since the check above
       }
-      result = issue(parts, results);
+      result = issue(calls, results);
     }
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (!goes_on(results[i])) {
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (!is_no_error(results[i])) {
         at_fault = all[i];
       }
     }
-    if (result == kNcclInProgress) {  // then it is not in the stream yet
-      const auto [failed, why] = settle(all, doing, later(work.posted, work.timeout_s));
+    if (result == kNcclInProgress) {  // the calls are not in the streams yet
+      const auto [failed, why] = await_issued(all, doing, later(work.posted, work.timeout_s));
       at_fault = failed != nullptr ? failed : at_fault;
       result = why;
     }
@@ -306,8 +306,8 @@ std::vector<std::shared_ptr<NcclWork>> NcclCommunicator::start(std::span<const P
       throw nccl_error(first.library_.api, nullptr, result, at_fault->who() + ", " + doing,
                        at_fault->context(work.collective, work.name));
     }
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      all[i]->leave(*works[i], *parts[i].call);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      all[i]->record_end(*works[i], *calls[i].call);
     }
   } catch (const CollectivesError& error) {
     for (NcclCommunicator* communicator : all) {
@@ -315,7 +315,7 @@ std::vector<std::shared_ptr<NcclWork>> NcclCommunicator::start(std::span<const P
     }
     const std::lock_guard guard(first.mutex_);
     if (works.front() != nullptr && works.front()->error != nullptr) {
-      throw CollectivesError(*works.front()->error);  // it says more where the watchdog has found it first
+      throw CollectivesError(*works.front()->error);  // the watchdog may have been first, with an error that says more
     }
     throw;
   }
@@ -332,16 +332,15 @@ NcclResult NcclCommunicator::state() {
   return asked == kNcclSuccess ? found : asked;
 }
 
-std::pair<NcclCommunicator*, NcclResult> NcclCommunicator::settle(std::span<NcclCommunicator* const> communicators,
-                                                                  const std::string& doing,
-                                                                  NcclClock::time_point until) {
+std::pair<NcclCommunicator*, NcclResult> NcclCommunicator::await_issued(
+    std::span<NcclCommunicator* const> communicators, const std::string& doing, NcclClock::time_point until) {
   const auto started = NcclClock::now();
   NcclCommunicator& first = *communicators.front();
-  for (Patience patience;; patience.pause()) {
+  for (Backoff backoff;; backoff.pause()) {
     bool in_progress = false;
     for (NcclCommunicator* communicator : communicators) {
       const NcclResult result = communicator->state();
-      if (!goes_on(result)) {
+      if (!is_no_error(result)) {
         return {communicator, result};
       }
       in_progress = in_progress || result == kNcclInProgress;
@@ -349,7 +348,7 @@ std::pair<NcclCommunicator*, NcclResult> NcclCommunicator::settle(std::span<Nccl
     if (!in_progress) {
       return {nullptr, kNcclSuccess};
     }
-    if (patience.look() && first.group_.failure) {
+    if (backoff.is_time_to_check() && first.group_.failure) {
       if (const auto failure = first.group_.failure(); failure != nullptr) {
         throw CollectivesError(failure->kind(), first.who() + ", " + doing + ": " + failure->what(),
                                failure->context());

@@ -5,7 +5,7 @@
 namespace collectives {
 namespace {
 
-// What to do, as far as the code and NCCL's words tell.
+// What the user can do, by the code and the text of NCCL.
 std::string advice(NcclResult result, const std::string& words) {
   if (words.find("Duplicate GPU") != std::string::npos) {
     return "two ranks of one host use one device. Give each rank a device of its own, or start the job with "

@@ -1,4 +1,4 @@
-// Errors of NCCL, in the library's own words and with advice.
+// Errors of NCCL, with its own texts and advice.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace collectives {
 
-// doing: "rank 1, all_reduce by NCCL", what NCCL was asked for. comm: may be nullptr.
+// doing: what NCCL was asked for, such as "rank 1, all_reduce by NCCL". comm: may be nullptr.
 CollectivesError nccl_error(const NcclApi& api, NcclComm comm, NcclResult result, const std::string& doing,
                             ErrorContext context);
 

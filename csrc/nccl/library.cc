@@ -20,7 +20,7 @@ std::string dl_error() {
   return text != nullptr ? text : "unknown error of dlopen";
 }
 
-// The symbol, or the end of the search.
+// Looks a symbol up. False where it is missing, which library.why then says.
 template <class Function>
 bool look_up(void* handle, const char* symbol, Function& function, NcclLibrary& library) {
   function = reinterpret_cast<Function>(dlsym(handle, symbol));
@@ -43,14 +43,15 @@ void read_version(NcclLibrary& library) {
   }
 }
 
-void take(void* handle, const std::string& where, NcclLibrary& library) {
+// Fills `library` from a handle of dlopen.
+void load_symbols(void* handle, const std::string& where, NcclLibrary& library) {
   library.where = where;
   NcclApi& api = library.api;
   void* known = dlsym(handle, "ncclGetVersion");
   Dl_info info{};
   library.path = known != nullptr && dladdr(known, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : kSoname;
   const auto get = [&](const char* symbol, auto& function) { return look_up(handle, symbol, function, library); };
-  // The version first: of an old library it says more than a symbol that is missing.
+  // The version first: for an old library, it is a clearer reason than a symbol that is missing.
   if (!get("ncclGetVersion", api.get_version)) {
     return;
   }
@@ -75,17 +76,17 @@ NcclLibrary find(const std::vector<std::string>& candidates) {
   NcclLibrary library;
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
   if (const auto chosen = environment("COLLECTIVES_NCCL_LIB")) {
-    // No other one, where somebody says which.
+    // The user has chosen: no other library is tried where this one does not work.
     void* handle = dlopen(chosen->c_str(), kFlags);
     if (handle == nullptr) {
       library.why = "COLLECTIVES_NCCL_LIB is \"" + *chosen + "\", which cannot be loaded: " + dl_error();
     } else {
-      take(handle, "COLLECTIVES_NCCL_LIB", library);
+      load_symbols(handle, "COLLECTIVES_NCCL_LIB", library);
     }
     return library;
   }
   if (void* handle = dlopen(kSoname, kFlags | RTLD_NOLOAD); handle != nullptr) {
-    take(handle, "loaded before by this process", library);
+    load_symbols(handle, "loaded before by this process", library);
     return library;
   }
   std::string tried;
@@ -95,13 +96,13 @@ NcclLibrary find(const std::vector<std::string>& candidates) {
       continue;
     }
     if (void* handle = dlopen(path.c_str(), kFlags); handle != nullptr) {
-      take(handle, "Python package", library);
+      load_symbols(handle, "Python package", library);
       return library;
     }
     tried += dl_error() + "; ";
   }
   if (void* handle = dlopen(kSoname, kFlags); handle != nullptr) {
-    take(handle, "system", library);
+    load_symbols(handle, "system", library);
   } else {
     library.why = "NCCL is not there: " + tried + dl_error() + "; " + kInstall;
   }

@@ -14,13 +14,14 @@ struct NcclLibrary {
   int version = 0;    // as NCCL writes it, 0 where none was found
   std::string path;   // of the file that was loaded, where one was
   std::string where;  // how it was found
-  std::string why;    // it cannot be used, and what to do; empty where it can
+  std::string why;    // why it cannot be used, and what to do; empty where it can
   bool usable() const { return why.empty(); }
 };
 
-// Looks for NCCL when it is called first, and never again: COLLECTIVES_NCCL_LIB; the copy that this process has loaded
-// already, since two in one process are known to disturb each other; `candidates`, paths of files, in their order; and
-// where the system looks for libnccl.so.2. The library is never unloaded.
+// Looks for NCCL when it is first called, and keeps the answer. In this order: the file that COLLECTIVES_NCCL_LIB
+// names, and then nothing else; the copy that this process has loaded already, since two in one process are known to
+// disturb each other; `candidates`, paths of files; libnccl.so.2, as the system finds it. The library is never
+// unloaded.
 const NcclLibrary& nccl_library(const std::vector<std::string>& candidates);
 
 // Throws BackendError with the reason where it cannot be used.

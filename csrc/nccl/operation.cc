@@ -47,7 +47,7 @@ std::optional<NcclDataType> data_type(DType dtype) {
   return std::nullopt;
 }
 
-// Truth values are bytes that are 0 or 1.
+// NCCL has no bool. Its values are bytes 0 and 1, for which these operations of uint8 give the same.
 std::optional<NcclRedOp> bool_op(Op op) {
   switch (op) {
     case Op::kMax:
@@ -122,9 +122,9 @@ NcclOperation nccl_operation(Collective collective, Op op, DType dtype, int vers
     context.collective = name(collective);
     throw CollectivesError(ErrorKind::kBackend, lack, context);
   }
-  operation.type = data_type(dtype).value_or(operation.type);  // both are there, since nothing is lacking
+  operation.type = data_type(dtype).value_or(operation.type);  // nccl_lacks() has found both
   operation.op = (dtype == DType::kBool ? bool_op(op) : red_op(op)).value_or(operation.op);
-  operation.values = is_complex(dtype) ? 2 : 1;  // sums and averages of real and imaginary parts
+  operation.values = is_complex(dtype) ? 2 : 1;  // sums and averages work on real and imaginary parts separately
   operation.scaled = op == Op::kPremulSum;
   return operation;
 }

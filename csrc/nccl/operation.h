@@ -1,4 +1,4 @@
-// What NCCL calls our element types and operations, and what it lacks.
+// Element types and operations as NCCL names them, and those that it lacks.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@ namespace collectives {
 struct NcclOperation {
   NcclDataType type = kNcclUint8;
   NcclRedOp op = kNcclSum;
-  int values = 1;       // of NCCL's type, for one element of ours
-  bool scaled = false;  // premul_sum, whose op is made for each call
+  int values = 1;       // of `type`, for one element: 2 for complex numbers
+  bool scaled = false;  // premul_sum: NCCL needs an op that is made for each call
 };
 
-// Values that only move are bytes to NCCL, whatever their type. Throws BackendError, with an alternative, for a
-// reduction that NCCL of this version lacks.
+// Where values are only moved, NCCL is given bytes, whatever the dtype. Throws BackendError, with an alternative, for a
+// reduction that this version of NCCL lacks.
 NcclOperation nccl_operation(Collective collective, Op op, DType dtype, int version);
 
-// Why nccl_operation() throws; empty where it does not.
+// The reason for which nccl_operation() throws; empty where it does not.
 std::string nccl_lacks(Collective collective, Op op, DType dtype, int version);
 
 }  // namespace collectives

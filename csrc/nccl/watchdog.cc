@@ -18,15 +18,15 @@ constexpr auto kInterval = std::chrono::milliseconds(5);
 class Watchdog {
  public:
   Watchdog() {
-    start_thread("collectives-gpu", "looks after calls of NCCL", [this] { run(); }).detach();
+    start_thread("collectives-gpu", "monitors calls of NCCL", [this] { run(); }).detach();
   }
 
-  void watch(const std::shared_ptr<NcclCommunicator>& communicator) {
+  void monitor(const std::shared_ptr<NcclCommunicator>& communicator) {
     const std::lock_guard guard(mutex_);
-    const bool known =
-        std::any_of(watched_.begin(), watched_.end(), [&](const auto& entry) { return entry.lock() == communicator; });
+    const bool known = std::any_of(monitored_.begin(), monitored_.end(),
+                                   [&](const auto& entry) { return entry.lock() == communicator; });
     if (!known) {
-      watched_.push_back(communicator);
+      monitored_.push_back(communicator);
       wake_.notify_one();
     }
   }
@@ -37,16 +37,16 @@ class Watchdog {
       std::vector<std::weak_ptr<NcclCommunicator>> all;
       {
         std::unique_lock guard(mutex_);
-        std::erase_if(watched_, [](const auto& entry) {
+        std::erase_if(monitored_, [](const auto& entry) {
           const auto communicator = entry.lock();
           return communicator == nullptr || communicator->idle();
         });
-        wake_.wait(guard, [&] { return !watched_.empty(); });
-        all = watched_;
+        wake_.wait(guard, [&] { return !monitored_.empty(); });
+        all = monitored_;
       }
       for (const auto& entry : all) {
         if (const auto communicator = entry.lock(); communicator != nullptr) {
-          communicator->look_after();
+          communicator->check_pending();
         }
       }
       std::this_thread::sleep_for(kInterval);
@@ -55,14 +55,14 @@ class Watchdog {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<std::weak_ptr<NcclCommunicator>> watched_;
+  std::vector<std::weak_ptr<NcclCommunicator>> monitored_;
 };
 
 }  // namespace
 
-void watch(const std::shared_ptr<NcclCommunicator>& communicator) {
+void monitor(const std::shared_ptr<NcclCommunicator>& communicator) {
   static auto* const watchdog = new Watchdog;  // its thread runs until the process ends
-  watchdog->watch(communicator);
+  watchdog->monitor(communicator);
 }
 
 }  // namespace collectives

@@ -1,4 +1,4 @@
-// The thread that looks after all communicators of NCCL in this process that have calls in flight.
+// The watchdog: a thread that checks all communicators of NCCL in this process that have calls in flight.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@ namespace collectives {
 
 class NcclCommunicator;
 
-// From now on, until nothing is in flight.
-void watch(const std::shared_ptr<NcclCommunicator>& communicator);
+// Has the watchdog check the communicator from now on, until it has no call in flight.
+void monitor(const std::shared_ptr<NcclCommunicator>& communicator);
 
 }  // namespace collectives

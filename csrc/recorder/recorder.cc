@@ -27,11 +27,12 @@ struct Moment {
 };
 const Moment g_loaded;
 
-// What the recorders of this process are, for signal handlers.
+// All recorders of this process, for signal handlers, which must not take a lock.
 constexpr std::size_t kMostRecorders = 1024;
 std::atomic<Recorder*> g_recorders[kMostRecorders];
 std::atomic<int> g_readers{0};
 
+// Keeps recorders from being destroyed while it exists.
 class Reading {
  public:
   Reading() { g_readers.fetch_add(1, std::memory_order_seq_cst); }
@@ -40,10 +41,10 @@ class Reading {
   Reading& operator=(const Reading&) = delete;
 };
 
-// Those that read are threads of the parent.
+// The readers that were counted are threads of the parent.
 void after_fork_in_child() { g_readers.store(0, std::memory_order_relaxed); }
 
-// How many recorders of a rank this process has had, with the new one.
+// See Recorder::world(). Counts a new recorder.
 int count_world(int rank) {
   static std::mutex mutex;
   static auto* counts = new std::map<int, int>;  // outlives every recorder
@@ -51,7 +52,7 @@ int count_world(int rank) {
   return ++(*counts)[rank];
 }
 
-// A description is these, and the name in the words behind.
+// The words of a description are these facts, and behind them the name.
 static_assert(std::is_trivially_copyable_v<CallFacts>);
 
 }  // namespace
@@ -72,7 +73,7 @@ std::uint64_t CounterClock::counts_in(double ns) const {
 }
 
 Recorder::Recorder(int rank, int size) : rank_(rank), size_(size), world_(count_world(rank)) {
-  // Pages of zeros, which take memory once they are used.
+  // Zeroed pages, which take up memory only once they are written.
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw std::bad_alloc();
@@ -96,7 +97,7 @@ Recorder::~Recorder() {
       break;
     }
   }
-  // A handler on another thread may be reading. One that interrupts this thread is over before the next look.
+  // A signal handler on another thread may be reading. One on this thread returns before this loop goes on.
   while (g_readers.load(std::memory_order_seq_cst) != 0) {
     std::this_thread::yield();
   }
@@ -117,7 +118,7 @@ void Recorder::describe(Recording& call, const CallFacts& facts, std::string_vie
   static_assert(sizeof facts + Recorded::kNameBytes <= sizeof words);
   std::memcpy(words, &facts, sizeof facts);
   std::size_t length = std::min(name.size(), Recorded::kNameBytes - 1);
-  // Not in the middle of a character of UTF-8.
+  // Do not cut a character of UTF-8 in two.
   while (length < name.size() && length > 0 && (static_cast<unsigned char>(name[length]) & 0xc0) == 0x80) {
     --length;
   }

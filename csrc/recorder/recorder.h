@@ -1,10 +1,10 @@
-// The recorder: what the last collectives and messages of one rank were, and what became of them.
+// The recorder: a ring of the last collectives and messages of one rank, with their times and outcomes.
 //
-// It is always on, so writing costs next to nothing: an entry is one cache line, written by the thread that has the
-// lock of the engine, with one look at the time-stamp counter. What calls have in common (collective, lengths, name)
-// stands in a description, which calls that are alike share. Others read at any time and without a lock, also from a
-// signal handler. There are more entries than calls that are kept, so the number of calls, which is published last,
-// tells whether the entry that one has read was being written meanwhile; a description has a version.
+// It is always on, so writing has to cost next to nothing: an entry is one cache line, written by the thread that holds
+// the lock of the engine, with one read of the time-stamp counter. Equal calls share a description of what they have in
+// common (collective, lengths, name). Readers take no lock and may be signal handlers. A reader finds out afterwards
+// whether an entry was overwritten meanwhile: by the number of calls, which is published after the entry, since the
+// ring has more entries than calls that are kept. A description has a version for the same purpose.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace collectives {
 
-// A counter that costs little to read; see nanoseconds_of().
+// A counter of time that costs little to read; CounterClock converts it.
 inline std::uint64_t read_counter() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -31,12 +31,12 @@ inline std::uint64_t read_counter() {
 #endif
 }
 
-// The relation of the counter to the clock: what it was when the library was loaded, and what it is now.
+// Converts counter values to times, by comparing counter and clock when the library was loaded and now.
 struct CounterClock {
   CounterClock();
   // Nanoseconds since 1970 of a value of the counter.
   std::int64_t nanoseconds_of(std::uint64_t count) const;
-  // What the counter counts in so many nanoseconds; 0 where that is not known yet.
+  // The counts that make so many nanoseconds; 0 where that is not known yet.
   std::uint64_t counts_in(double ns) const;
   std::int64_t now_ns;
 
@@ -45,13 +45,13 @@ struct CounterClock {
   double ns_per_count_;
 };
 
-// What a reader gets. Counter values are 0 where nothing was read.
+// A record as a reader gets it. Counter values are 0 where there are none.
 struct Recorded {
   static constexpr std::size_t kNameBytes = 48;
   std::uint64_t sequence = 0;
   std::uint64_t posted = 0;
-  std::uint64_t started = 0;  // of calls that had to wait, or are asynchronous
-  std::uint64_t ended = 0;    // of the same, and of those that failed
+  std::uint64_t started = 0;  // only of calls that had to wait or are asynchronous
+  std::uint64_t ended = 0;    // of these, and of calls that failed
   WorkState state = WorkState::kQueued;
   std::uint32_t communicator = 0;
   Collective collective = Collective::kBarrier;
@@ -63,16 +63,16 @@ struct Recorded {
   std::int32_t root = 0;
   std::uint32_t tensors = 0;
   std::int64_t bytes = 0;
-  const char* algorithm = nullptr;  // lives as long as the library
-  char name[kNameBytes] = {};       // cut, ends with 0
+  const char* algorithm = nullptr;  // static; nullptr: none
+  char name[kNameBytes] = {};       // truncated, and ended by 0
 
   bool is_message() const { return collective == Collective::kMessage; }
   std::int64_t elements() const { return bytes / static_cast<std::int64_t>(size_of(dtype)); }
 };
 
-// What is the same in calls that are alike, besides their name.
+// What equal calls have in common, besides their name.
 struct CallFacts {
-  const char* algorithm = nullptr;  // lives as long as the library
+  const char* algorithm = nullptr;  // static; nullptr: none
   std::int64_t bytes = 0;
   std::uint32_t communicator = 0;
   std::int32_t peer = -1;
@@ -85,7 +85,7 @@ struct CallFacts {
   bool sending = false;
 };
 
-// What a call keeps of its record.
+// Kept by a call: where its record is.
 struct Recording {
   std::uint64_t sequence = 0;
   std::uint64_t described = 0;  // 1 + the number of the description; 0: none
@@ -97,7 +97,7 @@ class Recorder {
  public:
   static constexpr std::uint64_t kKept = 1000;
 
-  // rank, size: of the world.
+  // rank, size: in the world.
   Recorder(int rank, int size);
   ~Recorder();
   Recorder(const Recorder&) = delete;
@@ -105,20 +105,20 @@ class Recorder {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // 1 for the first recorder of that rank in this process, and more for those of later worlds.
+  // How many recorders of this rank there have been in this process, with this one: each init() makes one.
   int world() const { return world_; }
 
-  // Whether describe() has to be called before posted(): there is no description, or it may be written over.
+  // Whether describe() has to be called before posted(): there is no description, or it may be overwritten soon.
   bool needs_description(const Recording& call) const {
     return call.described == 0 || descriptions_made_ - call.described >= kEntries;
   }
   void describe(Recording& call, const CallFacts& facts, std::string_view name);
 
-  // A call begins to count.
+  // Makes the entry of a call.
   void posted(Recording& call) {
     const std::uint64_t number = next_.load(std::memory_order_relaxed);
     Entry& entry = entries_[number % kEntries];
-    // Release stores, which are ordinary ones on x86: who sees one of them sees the number of calls before, too.
+    // Release stores, which are plain ones on x86: a reader that sees one of them also sees the number of calls before.
     entry.sequence.store(call.sequence, std::memory_order_release);
     entry.what.store(what(call, WorkState::kQueued), std::memory_order_release);
     entry.posted.store(read_counter(), std::memory_order_release);
@@ -134,20 +134,20 @@ class Recorder {
       entries_[(call.record - 1) % kEntries].what.store(what(call, WorkState::kDone), std::memory_order_relaxed);
     }
   }
-  // It began at once, but has to wait: no second look at the counter.
+  // The call was started when it was posted and has to wait now. Does not read the counter again.
   void waits(Recording& call);
-  // It begins, or is over.
+  // The call is started, or has ended.
   void started(Recording& call);
   void ended(Recording& call, WorkState state);
 
-  // What the counter counted from the last call but one to the last.
+  // Counts between the last two calls.
   std::uint64_t interval() const {
     const std::uint64_t count = next_.load(std::memory_order_relaxed);
     return entries_[(count - 1) % kEntries].posted.load(std::memory_order_relaxed) -
            entries_[(count - 2) % kEntries].posted.load(std::memory_order_relaxed);
   }
 
-  // How many calls there have been, and call number `number` of them; false when it has been overwritten.
+  // How many calls there have been, and the record of call `number`, from 0; false when it has been overwritten.
   std::uint64_t count() const { return next_.load(std::memory_order_acquire); }
   bool read(std::uint64_t number, Recorded* recorded) const;
 
@@ -156,19 +156,19 @@ class Recorder {
 
  private:
   static constexpr std::uint64_t kEntries = 1024;
-  // Each entry refers to one of the last kEntries descriptions that there were when it was made, and lives for kEntries
-  // calls, each of which makes one description at most.
+  // An entry refers to one of the kEntries descriptions that were the latest when it was made. It lives for kEntries
+  // calls, each of which makes at most one description more.
   static constexpr std::uint64_t kDescriptions = 2 * kEntries;
 
   struct alignas(kCacheLine) Entry {
     std::atomic<std::uint64_t> sequence;
     std::atomic<std::uint64_t> what;
     std::atomic<std::uint64_t> posted;
-    // Those of an earlier call in this place where they are less than `posted`: then there is none.
+    // Values less than `posted` are left over from an earlier call in this entry and mean none.
     std::atomic<std::uint64_t> started;
     std::atomic<std::uint64_t> ended;
   };
-  // Which description, and the state.
+  // An entry's word `what`: the number of the description, and the state in the low bits.
   static constexpr int kStateBits = 2;
   static std::uint64_t what(const Recording& call, WorkState state) {
     return call.described << kStateBits | static_cast<std::uint64_t>(state);
@@ -180,7 +180,7 @@ class Recorder {
   };
 
   Entry* entry_of(const Recording& call);
-  // Whether call `number` has been written, and nothing over it.
+  // Whether call `number` is in its entry: it has been made, and its entry is not used again yet.
   bool is_kept(std::uint64_t number) const {
     const std::uint64_t count = next_.load(std::memory_order_acquire);
     return number < count && count - number < kEntries;

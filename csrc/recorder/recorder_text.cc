@@ -17,13 +17,13 @@
 namespace collectives {
 namespace {
 
-// For somebody to read stderr on, where it is full.
-constexpr auto kReaderPatience = std::chrono::milliseconds(500);
+// How long to wait for a reader where stderr is a pipe that is full.
+constexpr auto kStderrTimeout = std::chrono::milliseconds(500);
 
 void put_to_descriptor(void* argument, const char* text, std::size_t bytes) {
   const int descriptor = *static_cast<const int*>(argument);
   if (descriptor == STDERR_FILENO) {
-    return say({text, bytes}, kReaderPatience);
+    return say({text, bytes}, kStderrTimeout);
   }
   while (bytes > 0) {
     const ssize_t written = write(descriptor, text, bytes);
@@ -31,7 +31,7 @@ void put_to_descriptor(void* argument, const char* text, std::size_t bytes) {
       continue;
     }
     if (written <= 0) {
-      return;  // nobody to tell
+      return;  // an error here cannot be reported anywhere
     }
     text += written;
     bytes -= static_cast<std::size_t>(written);
@@ -129,7 +129,7 @@ TextWriter& TextWriter::seconds(std::int64_t nanoseconds) {
   return text(std::string_view(digits, sizeof digits));
 }
 
-// Bytes that are no UTF-8 pass as they are: names are text of Python, which makes none.
+// Does not check for valid UTF-8: names are text of Python, which always is.
 TextWriter& TextWriter::quoted(std::string_view value) {
   constexpr char kHex[] = "0123456789abcdef";
   text("\"");
@@ -181,8 +181,9 @@ void dump(const Recorder& recorder, std::string_view folder, std::string_view wh
       path.add("-world").add(recorder.world());
     }
     path.add(".json");
-    // So that nobody reads half of it. A name for each dump, since several communicators may fail at once; and one that
-    // nobody else can know, since whoever may write in the folder could have put a link there.
+    // Written under another name first, so that readers never see half a file. The name is different for each dump,
+    // since several communicators may fail at once, and cannot be guessed: another user who may write in the folder
+    // could put a link there.
     std::uint32_t random = 0;
     [[maybe_unused]] const ssize_t filled = getrandom(&random, sizeof random, GRND_NONBLOCK);
     static std::atomic<std::int64_t> dumps{0};
@@ -203,7 +204,7 @@ void dump(const Recorder& recorder, std::string_view folder, std::string_view wh
             .add(", since it cannot be renamed to ");
         said.add(path.text).add(" (errno ").add(errno).add("; ").add(why).add(")\n");
       }
-      say({said.text, said.used}, kReaderPatience);
+      say({said.text, said.used}, kStderrTimeout);
       return;
     }
     said.add(" cannot write its recorder to ").add(other.text).add(" (errno ").add(errno).add("); it follows\n");

@@ -1,4 +1,4 @@
-// What a recorder holds, as JSON. Nothing here allocates or locks, so a signal handler may call it.
+// The contents of a recorder as JSON. Nothing here allocates or locks, so signal handlers may call it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace collectives {
 
-// Collects text and passes it on in larger pieces.
+// Buffers text and passes it on in larger pieces.
 class TextWriter {
  public:
   using Put = void (*)(void* argument, const char* text, std::size_t bytes);
@@ -20,9 +20,9 @@ class TextWriter {
 
   TextWriter& text(std::string_view text);
   TextWriter& number(std::int64_t number);
-  // Nanoseconds as seconds.
+  // Writes nanoseconds as decimal seconds.
   TextWriter& seconds(std::int64_t nanoseconds);
-  // With quotes around it.
+  // Writes a JSON string, with its quotes and escapes.
   TextWriter& quoted(std::string_view text);
   void flush();
 
@@ -33,11 +33,12 @@ class TextWriter {
   char buffer_[4096];
 };
 
-// One object on one line: see docs/recorder.md. why: what it is written for. stack: of Python, may be empty.
+// Writes the records as one JSON object (docs/recorder.md). why: the reason of the dump. stack: of Python, may be
+// empty.
 void write_json(const Recorder& recorder, std::string_view why, std::string_view stack, TextWriter& out);
 
-// Writes it into a file of its own in the folder, whose name has the rank, the process and the world, and says so on
-// stderr; to stderr itself when the folder is empty.
+// Writes the JSON to a file in the folder, named after rank, process and world, and a line about it to stderr. Where
+// `folder` is empty, or no file can be made there, the JSON goes to stderr.
 void dump(const Recorder& recorder, std::string_view folder, std::string_view why, std::string_view stack);
 
 }  // namespace collectives

@@ -16,10 +16,11 @@
 namespace collectives {
 namespace {
 
-// What is written and used again, partial results or what goes to several destinations, is in a cache close by then.
-// 8 KiB were slower (docs/lab/replicas.md).
+// Data that is written and then read again (partial results, and results for several destinations) is worked on in
+// blocks of this size, which stay in a near cache. 8 KiB were slower (docs/lab/replicas.md).
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
+// The reduction of one tensor.
 class Reduction {
  public:
   Reduction(const ReplicaTensor& tensor, Combination combination)
@@ -33,9 +34,9 @@ class Reduction {
     }
   }
 
-  // Elements [begin, begin + count), where kChain starts at replica `first`.
+  // Reduces elements [begin, begin + count). kChain starts at replica `first`.
   void run(std::int64_t begin, std::int64_t count, int first) const {
-    // Few replicas need no memory of their own.
+    // No allocation for few replicas.
     std::array<const void*, kFew> few;
     std::vector<const void*> many;
     const int n = static_cast<int>(tensor_.sources.size());
@@ -52,7 +53,7 @@ class Reduction {
       many_destinations.resize(m);
       destinations = many_destinations.data();
     }
-    // A kernel writes one destination, or two, as fast as memcpy would; more are faster by memcpy
+    // A kernel writes one or two destinations as fast as memcpy would; for more, memcpy is faster
     // (docs/lab/replicas.md).
     const int direct = m <= 2 ? m : 1;
     const bool partials = n > 2 && combination_ != Combination::kCanonical;
@@ -91,14 +92,15 @@ class Reduction {
     }
   }
 
-  // The sum of the second half is the first operand, as it is on the main of the first half, which receives it.
+  // The result of the second half is the first operand, as in the algorithm "hierarchical_copy", where the main replica
+  // of the first half receives it.
   void halves(void** destinations, int m, const void** sources, int n, std::int64_t i, std::int64_t count) const {
     const int half = (n + 1) / 2;
     if (n == 1) {
       sources[0] = source(0, i);
       return finish(destinations, m, sources, 1, count);
     }
-    if (n == 2 || (n % 2 == 0 && exact_partials())) {  // the canonical tree splits in the middle too
+    if (n == 2 || (n % 2 == 0 && exact_partials())) {  // the canonical tree splits in the middle, too
       for (int r = 0; r < n; ++r) {
         sources[r] = source((r + half) % n, i);
       }
@@ -121,9 +123,9 @@ class Reduction {
 
   void chain(void** destinations, int m, const void** sources, int n, std::int64_t i, std::int64_t count,
              int first) const {
-    // The tree over three is a chain, unless its inner result is kept wider than an element.
+    // A kernel's tree over three operands is a chain, unless it keeps the inner result wider than an element.
     const int longest = exact_partials() ? 3 : 2;
-    // Not the destination, which may be a source that is still needed.
+    // Not in the destination, which may be a source that is still to be read.
     alignas(64) std::byte sum[kBlockBytes];
     void* const to_sum = sum;
     sources[0] = source(first, i);
@@ -144,8 +146,8 @@ class Reduction {
     final_(destinations, m, sources, n, static_cast<std::size_t>(count), static_cast<double>(tensor_.sources.size()));
   }
 
-  // Whether a partial result that is stored has the same bits as one that is used at once; kernels keep those of
-  // floating types below 32 bits wider.
+  // Whether storing a partial result leaves its bits as they are. For floats below 32 bits it does not: kernels keep
+  // partial results wider.
   bool exact_partials() const { return !is_floating(tensor_.dtype) || element_ >= 4; }
 
   const ReplicaTensor& tensor_;
@@ -188,9 +190,9 @@ void reduce_replicas(Combination combination, int packs, std::span<const Replica
     ends.push_back(total += segment.cost);
   }
   g_bytes.fetch_add(read, std::memory_order_relaxed);
-  const FloatEnvironment own;  // of this thread: helpers have the same
+  const FloatEnvironment own;  // of this thread; those of the pool have the same settings
   share_out(total, [&](std::int64_t slice, std::int64_t slices) {
-    // Costs are distances on a line on which the segments lie one behind the other.
+    // The segments lie one behind the other on an axis of costs, of which this thread gets [low, high).
     const std::int64_t low = total / slices * slice;
     const std::int64_t high = slice == slices - 1 ? total : total / slices * (slice + 1);
     auto at = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), low) - ends.begin());
@@ -199,7 +201,7 @@ void reduce_replicas(Combination combination, int packs, std::span<const Replica
       const std::int64_t start = ends[at] - segment.cost;
       const std::int64_t per_element = segment.cost / segment.count;
       const auto border = [&](std::int64_t cost) {
-        return cost >= segment.cost ? segment.count : std::max<std::int64_t>(cost, 0) / per_element / kBorder * kBorder;
+        return cost >= segment.cost ? segment.count : std::max<std::int64_t>(cost, 0) / per_element / kGrain * kGrain;
       };
       const std::int64_t from = border(low - start);
       const std::int64_t to = border(high - start);

@@ -1,5 +1,5 @@
-// Reductions and copies over arrays of one process, one array per replica: every source is read once and every
-// destination written once, by all cores when there is enough to do.
+// Reductions and concatenations of arrays of one process, one array per replica. Every source is read once and every
+// destination written once, on all cores where there is enough work.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace collectives {
 
-// The value named ("canonical", "halves", "chain"), or ArgumentError.
+// The Combination of a name: "canonical", "halves" or "chain". Throws ArgumentError for any other.
 Combination parse_combination(std::string_view text);
 
 // One tensor: an array of each replica, and where the result goes. All are contiguous and aligned and have `count`
-// elements. No two destinations overlap, and the first may be a source: otherwise none overlaps one.
+// elements. No array overlaps a destination, except that the first destination may be one of the sources.
 struct ReplicaTensor {
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
@@ -28,27 +28,27 @@ struct ReplicaTensor {
 // Reduces all tensors, which must have the same number of sources. Op::kAvg divides by that number.
 //
 // With kChain, the tensors of one dtype are one buffer, in the given order, as in a fused collective. It is split into
-// `packs` packs by number of elements, the remainder in the last, and each pack into one part per replica. With the
-// other orders every element is combined alike, so that packs would change nothing.
+// `packs` packs of equal length, the last of which takes the remainder, and each pack into one part per replica. The
+// other orders combine all elements alike, so `packs` does not matter.
 //
 // Throws ArgumentTypeError where `op` has no meaning for a dtype.
 void reduce_replicas(Combination combination, int packs, std::span<const ReplicaTensor> tensors);
 
-// Bytes of all sources that reduce_replicas has read in this process.
+// The bytes that reduce_replicas has read in this process so far.
 std::int64_t replica_bytes();
 
-// A contiguous array that consists of `row_bytes` bytes in each of the rows of a ReplicaRows.
+// A contiguous array of rows, of `row_bytes` bytes each.
 struct RowSource {
   const void* data = nullptr;
   std::int64_t row_bytes = 0;
 };
 
-// Borders at which work on one array is shared out, in elements or bytes: no two threads write one cache line, and
-// vectors are full.
-inline constexpr std::int64_t kBorder = 64;
+// Work on one array is divided between threads at multiples of this many elements or bytes, so that no two threads
+// write to one cache line, and vectors are full.
+inline constexpr std::int64_t kGrain = 64;
 
-// Every row of each destination becomes the row of all sources, one behind the other. With one row this is a
-// concatenation, with one source a copy.
+// Concatenates along the rows: each row of every destination becomes the corresponding rows of all sources, one behind
+// the other.
 void gather_replicas(std::int64_t rows, std::span<const RowSource> sources, std::span<void* const> destinations);
 
 }  // namespace collectives

@@ -8,10 +8,11 @@
 namespace collectives {
 namespace {
 
-// What goes to several destinations is put together in the first, and copied on while it is in a cache close by.
+// Where there are several destinations, a block of the result is put together in the first and copied to the others
+// while it is in a near cache.
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
-// Walks through the bytes of the result, from a place on.
+// Reads the bytes of the result in order, from a position on.
 class Cursor {
  public:
   Cursor(std::span<const RowSource> sources, const std::vector<std::int64_t>& begins, std::int64_t row_bytes,
@@ -63,7 +64,7 @@ void gather_replicas(std::int64_t rows, std::span<const RowSource> sources, std:
     return;
   }
   share_out(total * static_cast<std::int64_t>(destinations.size() + 1), [&](std::int64_t slice, std::int64_t slices) {
-    const auto border = [&](std::int64_t s) { return s == slices ? total : total / slices * s / kBorder * kBorder; };
+    const auto border = [&](std::int64_t s) { return s == slices ? total : total / slices * s / kGrain * kGrain; };
     const std::int64_t end = border(slice + 1);
     std::int64_t at = border(slice);
     if (at == end) {

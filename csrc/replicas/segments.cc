@@ -13,7 +13,7 @@ std::int64_t cost_of(const ReplicaTensor& tensor, std::int64_t count) {
          static_cast<std::int64_t>(size_of(tensor.dtype) * (tensor.sources.size() + tensor.destinations.size()));
 }
 
-// Cuts the tensors of one dtype, one behind the other, where a part of a pack ends.
+// Cuts the tensors of one dtype, which lie one behind the other, at the ends of the parts of each pack.
 void cut_parts(std::span<const ReplicaTensor> tensors, DType dtype, std::int64_t total, int packs,
                std::vector<Segment>& segments) {
   const auto element = static_cast<std::int64_t>(size_of(dtype));

@@ -1,4 +1,4 @@
-// How a reduction over replicas is cut into ranges whose elements are all combined in one order.
+// Cuts a reduction over replicas into segments: ranges of elements that are combined in the same order.
 #pragma once
 
 #include <cstdint>

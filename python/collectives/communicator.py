@@ -148,7 +148,7 @@ class Communicator(_core.Communicator):
         Raises:
             MismatchError: ranks disagree in dtype, in dimensions other than the first, or in counts.
         """
-        return self._run_parts("all_gather", x, out, counts, stream, algorithm, async_op, timeout, name)
+        return self._run_vector("all_gather", x, out, counts, stream, algorithm, async_op, timeout, name)
 
     def gather(
         self,
@@ -164,7 +164,7 @@ class Communicator(_core.Communicator):
         stream: object = None,
     ) -> Any:
         """Joins the arrays of all ranks along axis 0 on ``root``; the other ranks get None. See ``all_gather``."""
-        return self._run_parts(
+        return self._run_vector(
             "gather", x, out, counts, stream, algorithm, async_op, timeout, name, "sum", False, None, root
         )
 
@@ -191,7 +191,7 @@ class Communicator(_core.Communicator):
             algorithm, async_op, timeout, name, stream: see ``all_reduce``. The root first sends shapes and dtype to
                 the others; also an asynchronous call waits for that.
         """
-        return self._run_parts(
+        return self._run_vector(
             "scatter", x, out, counts, stream, algorithm, async_op, timeout, name, "sum", False, None, root
         )
 
@@ -223,7 +223,7 @@ class Communicator(_core.Communicator):
             MismatchError: ranks disagree, for example in the length of ``x``.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        return self._run_parts(
+        return self._run_vector(
             "reduce_scatter", x, out, counts, stream, algorithm, async_op, timeout, name, op, deterministic, factor
         )
 
@@ -252,7 +252,7 @@ class Communicator(_core.Communicator):
             MismatchError: ranks disagree, for example in the length of ``x`` when there are no counts.
             ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
         """
-        return self._run_parts("all_to_all", x, out, counts, stream, algorithm, async_op, timeout, name)
+        return self._run_vector("all_to_all", x, out, counts, stream, algorithm, async_op, timeout, name)
 
     def send(
         self,
@@ -300,7 +300,7 @@ class Communicator(_core.Communicator):
         """Called by the compiled dense collectives for all but one plain array; None stands for a missing argument."""
         return dispatch.dense(self, collective, *arguments)
 
-    def _general_parts(self, collective: str, x: Any, out: Any, counts: Counts, stream: object, *options: Any) -> Any:
+    def _general_vector(self, collective: str, x: Any, out: Any, counts: Counts, stream: object, *options: Any) -> Any:
         """The same for vector collectives; `options` are the fields of ``Options``, in their order."""
         return dispatch.vector(self, collective, x, out, counts, Options(*options), stream)
 

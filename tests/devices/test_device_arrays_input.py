@@ -95,13 +95,13 @@ def test_capsules_of_dlpack() -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
     for capsule in (tensor.__dlpack__(), tensor.__dlpack__(max_version=(1, 0))):
-        seen = _core._look_at_dlpack(capsule)
+        seen = _core._read_dlpack(capsule)
         assert (seen["pointer"], seen["shape"], seen["dtype"]) == (tensor.data_ptr(), (2, 3), (4, 16, 1))
         assert seen["contiguous"]
         assert not seen["read_only"]
-    assert not _core._look_at_dlpack(tensor.T.__dlpack__())["contiguous"]
+    assert not _core._read_dlpack(tensor.T.__dlpack__())["contiguous"]
     with pytest.raises(TypeError, match="no capsule"):
-        _core._look_at_dlpack(3)
+        _core._read_dlpack(3)
 
     class Owner:
         pass

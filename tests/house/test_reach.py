@@ -30,7 +30,7 @@ def reached(graph: Graph, test: str, changed: str) -> Reached:
         ("csrc/algorithms/all_reduce_ring.cc", ["tests/verify/test_verifier.py", "tests/calls/test_conformance.py"]),
         ("csrc/memory/domain.h", ["tests/cpp/slots_test.cc", "tests/calls/test_conformance.py"]),
         ("csrc/transports/tcp/receiver.cc", ["tests/cpp/tcp_link_test.cc", "tests/messages/test_messages.py"]),
-        ("csrc/bindings/calls/parts.cc", ["tests/calls/test_bad_input_parts.py"]),
+        ("csrc/bindings/calls/vector_calls.cc", ["tests/calls/test_bad_input_parts.py"]),
         ("csrc/bindings/tensorflow/kernel.cc", ["tests/tensorflow/test_tensorflow_ops.py"]),
         ("csrc/cuda/plan.cc", ["tests/cuda/test_cuda_kernels.py"]),
         (

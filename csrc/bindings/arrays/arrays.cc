@@ -9,7 +9,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The types of ml_dtypes get their numbers when it registers them.
+// The dtypes of ml_dtypes, which gets their numbers from NumPy when it is imported.
 struct Registered {
   const char* name;
   DType dtype;

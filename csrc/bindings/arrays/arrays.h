@@ -16,7 +16,7 @@ int dtype_of(PyArrayObject* array);
 // A new reference to NumPy's description of an element type, in native byte order.
 PyArray_Descr* new_descriptor(DType dtype);
 
-// True when the memory of the array can take part as it is: one C-contiguous, aligned piece in native byte order.
+// Whether the engine can use the memory of the array as it is: C-contiguous, aligned, in native byte order.
 bool is_plain(PyArrayObject* array);
 
 inline Span span_of(PyArrayObject* array) {

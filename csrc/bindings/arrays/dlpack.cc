@@ -18,26 +18,26 @@ constexpr const char* kCapsule = "dltensor";
 constexpr const char* kVersionedCapsule = "dltensor_versioned";
 constexpr std::uint64_t kReadOnly = 1;
 
-// What an array that was handed over needs until its taker deletes it.
-struct Handed {
+// What an exported array needs until its consumer deletes it.
+struct Exported {
   DlManaged managed{};
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
   PyObject* owner = nullptr;
 };
 
-// From any thread of the taker; it may come when Python has gone.
-void delete_handed(DlManaged* managed) {
-  auto* handed = static_cast<Handed*>(managed->context);
+// The deleter. A consumer may call it on any thread, also after the end of Python.
+void delete_exported(DlManaged* managed) {
+  auto* exported = static_cast<Exported*>(managed->context);
   if (Py_IsInitialized() != 0) {
     const PyGILState_STATE state = PyGILState_Ensure();
-    Py_DECREF(handed->owner);
+    Py_DECREF(exported->owner);
     PyGILState_Release(state);
   }
-  delete handed;
+  delete exported;
 }
 
-void delete_untaken(PyObject* capsule) {
+void delete_unconsumed(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, kCapsule) != 0) {
     auto* managed = static_cast<DlManaged*>(PyCapsule_GetPointer(capsule, kCapsule));
     managed->deleter(managed);
@@ -46,29 +46,29 @@ void delete_untaken(PyObject* capsule) {
 
 py::object to_dlpack(const py::object& owner, std::uintptr_t pointer, int device_type, int device,
                      std::vector<std::int64_t> shape, int code, int bits) {
-  auto* handed = new Handed;
-  handed->shape = std::move(shape);
-  handed->strides.resize(handed->shape.size());
+  auto* exported = new Exported;
+  exported->shape = std::move(shape);
+  exported->strides.resize(exported->shape.size());
   std::int64_t stride = 1;
-  for (std::size_t d = handed->shape.size(); d-- > 0;) {
-    handed->strides[d] = stride;
-    stride *= handed->shape[d];
+  for (std::size_t d = exported->shape.size(); d-- > 0;) {
+    exported->strides[d] = stride;
+    stride *= exported->shape[d];
   }
-  handed->owner = owner.inc_ref().ptr();
-  handed->managed = {{reinterpret_cast<void*>(pointer), device_type, device,
-                      static_cast<std::int32_t>(handed->shape.size()), static_cast<std::uint8_t>(code),
-                      static_cast<std::uint8_t>(bits), 1, handed->shape.data(), handed->strides.data(), 0},
-                     handed,
-                     delete_handed};
-  PyObject* capsule = PyCapsule_New(&handed->managed, kCapsule, delete_untaken);
+  exported->owner = owner.inc_ref().ptr();
+  exported->managed = {{reinterpret_cast<void*>(pointer), device_type, device,
+                        static_cast<std::int32_t>(exported->shape.size()), static_cast<std::uint8_t>(code),
+                        static_cast<std::uint8_t>(bits), 1, exported->shape.data(), exported->strides.data(), 0},
+                       exported,
+                       delete_exported};
+  PyObject* capsule = PyCapsule_New(&exported->managed, kCapsule, delete_unconsumed);
   if (capsule == nullptr) {
-    delete_handed(&handed->managed);
+    delete_exported(&exported->managed);
     throw py::error_already_set();
   }
   return py::reinterpret_steal<py::object>(capsule);
 }
 
-py::dict look_at_dlpack(const py::object& capsule) {
+py::dict read_dlpack(const py::object& capsule) {
   const DlTensor* tensor = nullptr;
   bool read_only = false;
   if (PyCapsule_IsValid(capsule.ptr(), kVersionedCapsule) != 0) {
@@ -99,12 +99,12 @@ py::dict look_at_dlpack(const py::object& capsule) {
 
 void bind_dlpack(py::module_& m) {
   m.def("_to_dlpack", to_dlpack,
-        "A capsule of DLPack that shows memory in C order; it keeps `owner` alive until its taker is done with it.",
+        "A DLPack capsule that exports memory in C order; it keeps `owner` alive until its consumer deletes it.",
         py::arg("owner"), py::arg("pointer"), py::arg("device_type"), py::arg("device"), py::arg("shape"),
         py::arg("code"), py::arg("bits"));
-  m.def("_look_at_dlpack", look_at_dlpack,
-        "What a capsule of DLPack says: pointer, device, shape, contiguous, read_only, and dtype as (code, bits, "
-        "lanes). The capsule stays as it is, and the memory valid while it lives.",
+  m.def("_read_dlpack", read_dlpack,
+        "The fields of a DLPack capsule: pointer, device, shape, contiguous, read_only, and dtype as (code, bits, "
+        "lanes). Does not consume the capsule; the memory is valid as long as the capsule lives.",
         py::arg("capsule"));
 }
 

@@ -1,11 +1,11 @@
-// Arrays handed to and taken from other libraries as capsules of DLPack.
+// Arrays exported to and imported from other libraries as DLPack capsules.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace collectives {
 
-// Adds `_to_dlpack` and `_look_at_dlpack`.
+// Adds `_to_dlpack` and `_read_dlpack`.
 void bind_dlpack(pybind11::module_& m);
 
 }  // namespace collectives

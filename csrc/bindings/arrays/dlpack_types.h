@@ -1,4 +1,4 @@
-// The layout of DLPack 1.2 (dlpack.h), of which only these few fields are needed.
+// The parts of DLPack 1.2 (dlpack.h) that are needed, with its layouts and shorter names.
 #pragma once
 
 #include <cstdint>
@@ -35,17 +35,17 @@ struct DlVersioned {
   DlTensor tensor;
 };
 
-// What the type of a library's arrays has as `__dlpack_c_exchange_api__`, a capsule named "dlpack_exchange_api". It
-// lives as long as the process. The functions set a Python error when they return other than 0.
+// DLPackExchangeAPI: the type of a library's arrays has it as `__dlpack_c_exchange_api__`, a capsule named
+// "dlpack_exchange_api". It lives as long as the process. A function that does not return 0 has set a Python error.
 struct DlExchange {
   std::uint32_t major;
   std::uint32_t minor;
-  DlExchange* before;  // of an older version
+  DlExchange* previous;  // the table of an older version
   int (*allocate)(DlTensor* like, DlVersioned** made, void* context,
                   void (*set_error)(void* context, const char* kind, const char* text));
-  int (*take)(void* object, DlVersioned** taken);
-  int (*give)(DlVersioned* given, void** object);  // given belongs to the object
-  int (*look)(void* object, DlTensor* seen);       // nothing is kept alive; may be nullptr
+  int (*from_object)(void* object, DlVersioned** made);
+  int (*to_object)(DlVersioned* given, void** object);  // the object takes ownership of `given`
+  int (*view)(void* object, DlTensor* tensor);          // keeps nothing alive; may be nullptr
   int (*stream)(std::int32_t device_type, std::int32_t device, void** current);
 };
 

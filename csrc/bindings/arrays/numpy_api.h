@@ -1,4 +1,4 @@
-// NumPy's C API, shared by all files of the module; module.cc imports it.
+// NumPy's C API, shared by all files of the module. module.cc imports it.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN

@@ -9,12 +9,13 @@
 namespace collectives {
 namespace {
 
-// Found once and kept: the process has one PyTorch, which stays.
+// What is used of PyTorch: found once and kept.
 struct Torch {
-  PyObject* tensor = nullptr;     // its types. Those that inherit from them may have no memory of their own, or
-  PyObject* parameter = nullptr;  // another meaning of it.
+  // Only tensors of exactly these types are read: a subclass may have no memory, or give it another meaning.
+  PyObject* tensor = nullptr;
+  PyObject* parameter = nullptr;
   PyObject* empty_like = nullptr;
-  PyObject* contiguous = nullptr;  // the argument for tensors in C order
+  PyObject* contiguous = nullptr;  // torch.contiguous_format: C order
   const DlExchange* exchange = nullptr;
 };
 
@@ -24,7 +25,7 @@ PyObject* attribute(PyObject* object, const char* name) {
 
 bool find(Torch* torch) {
   static PyObject* name = PyUnicode_InternFromString("torch");
-  PyObject* module = PyImport_GetModule(name);  // nothing is imported: whoever has a tensor has done that
+  PyObject* module = PyImport_GetModule(name);  // does not import it: a program that has tensors has done that
   PyObject* nn = attribute(module, "nn");
   PyObject* tensor = attribute(module, "Tensor");
   PyObject* parameter = attribute(nn, "Parameter");
@@ -36,7 +37,7 @@ bool find(Torch* torch) {
     exchange = static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   }
   PyErr_Clear();
-  const bool found = exchange != nullptr && exchange->major == 1 && exchange->look != nullptr && parameter != nullptr &&
+  const bool found = exchange != nullptr && exchange->major == 1 && exchange->view != nullptr && parameter != nullptr &&
                      empty_like != nullptr && contiguous != nullptr;
   if (found) {
     *torch = {Py_NewRef(tensor), Py_NewRef(parameter), Py_NewRef(empty_like), Py_NewRef(contiguous), exchange};
@@ -82,7 +83,7 @@ constexpr std::array<Encoding, kDTypes> kEncodings = {{{kFloat, 16},
                                                        {kE4M3FN, 8},
                                                        {kE5M2, 8}}};  // in the order of DType
 
-constexpr std::uintptr_t kLowest = 1 << 16;  // where memory can be
+constexpr std::uintptr_t kLowest = 1 << 16;  // lower addresses are never mapped
 
 bool is_false(PyObject* object, PyObject* method) {
   PyObject* result = PyObject_CallMethodNoArgs(object, method);
@@ -92,8 +93,8 @@ bool is_false(PyObject* object, PyObject* method) {
   return no;
 }
 
-// Whether the values of the tensor are those in its memory. PyTorch may keep a conjugate, a negative or nothing but
-// zeros as a mark on the tensor, of which DLPack says nothing.
+// Whether the values of the tensor are those in its memory. PyTorch may only flag a tensor as conjugated, negated or
+// zero, which DLPack does not export.
 bool means_its_memory(PyObject* object, std::uint8_t code) {
   static PyObject* negative = PyUnicode_InternFromString("is_neg");
   static PyObject* conjugate = PyUnicode_InternFromString("is_conj");
@@ -101,16 +102,15 @@ bool means_its_memory(PyObject* object, std::uint8_t code) {
   return is_false(object, negative) && is_false(object, zeros) && (code != kComplex || is_false(object, conjugate));
 }
 
-// Fills `result` and returns the number of the device where the tensor is in memory of that kind of device, in a form
-// that can take part; else -1.
-int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
+// Fills `result` where the tensor lies on a device of that type and is plain, and returns the device's number; else -1.
+int read(PyObject* object, std::int32_t device_type, PlainArray* result) {
   auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   const Torch* const known = torch();
   if (known == nullptr || (type != known->tensor && type != known->parameter)) {
     return -1;
   }
   DlTensor tensor{};
-  if (known->exchange->look(object, &tensor) != 0) {
+  if (known->exchange->view(object, &tensor) != 0) {
     PyErr_Clear();
     return -1;
   }
@@ -127,7 +127,7 @@ int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
   }
   auto* const data = static_cast<std::byte*>(tensor.data) + tensor.offset;
   const auto alignment = std::min<std::uintptr_t>(size_of(dtype), alignof(std::int64_t));
-  // Of a storage that was given back only the offset is left.
+  // Of a storage that was freed the address is nullptr plus the offset.
   if ((reinterpret_cast<std::uintptr_t>(data) < kLowest && bytes > 0) ||
       reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
     return -1;
@@ -138,9 +138,9 @@ int look(PyObject* object, std::int32_t device_type, PlainArray* result) {
 
 }  // namespace
 
-bool look_at_tensor(PyObject* object, PlainArray* result) { return look(object, kDlCpu, result) >= 0; }
+bool read_tensor(PyObject* object, PlainArray* result) { return read(object, kDlCpu, result) >= 0; }
 
-int look_at_device_tensor(PyObject* object, PlainArray* result) { return look(object, kDlCuda, result); }
+int read_device_tensor(PyObject* object, PlainArray* result) { return read(object, kDlCuda, result); }
 
 bool current_torch_stream(int device, void** stream) {
   const DlExchange& exchange = *torch()->exchange;
@@ -149,7 +149,7 @@ bool current_torch_stream(int device, void** stream) {
   return found;
 }
 
-pybind11::object another_tensor(PyObject* tensor) {
+pybind11::object alias_of_tensor(PyObject* tensor) {
   static PyObject* detach = PyUnicode_InternFromString("detach");
   auto result = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallMethodNoArgs(tensor, detach));
   if (!result) {
@@ -169,13 +169,14 @@ PyObject* new_tensor(const PlainArray& like, std::int64_t rows) {
   const DlExchange& exchange = *torch()->exchange;
   DlVersioned* made = nullptr;
   void* object = nullptr;
-  if (exchange.allocate(&wanted, &made, nullptr, set_error) != 0 || exchange.give(made, &object) != 0) {
+  if (exchange.allocate(&wanted, &made, nullptr, set_error) != 0 || exchange.to_object(made, &object) != 0) {
     return nullptr;
   }
   return static_cast<PyObject*>(object);
 }
 
-// Not by the exchange, whose tensors PyTorch does not count as memory of its allocator: record_stream would do nothing.
+// Not by exchange.allocate: record_stream() does nothing for its tensors, since their memory is not from PyTorch's
+// allocator.
 PyObject* new_device_tensor(PyObject* like) {
   static PyObject* const names = PyTuple_Pack(1, PyUnicode_InternFromString("memory_format"));
   PyObject* const arguments[] = {like, torch()->contiguous};

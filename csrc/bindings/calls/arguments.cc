@@ -53,7 +53,7 @@ Positional positional(Collective kind) {
   return {0, {nullptr, nullptr, nullptr}};
 }
 
-bool takes(Collective kind, PyObject* CallArguments::* field) {
+bool accepts(Collective kind, PyObject* CallArguments::* field) {
   switch (kind) {
     case Collective::kAllReduce:
       return field != &CallArguments::root;
@@ -135,7 +135,7 @@ bool number(PyObject* object, double* result) {
 bool text(PyObject* object, std::string* result) {
   Py_ssize_t bytes = 0;
   const char* utf8 = PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8AndSize(object, &bytes) : nullptr;
-  PyErr_Clear();  // half of a surrogate pair, say
+  PyErr_Clear();  // of text that UTF-8 cannot encode, such as half of a surrogate pair
   if (utf8 != nullptr) {
     result->assign(utf8, static_cast<std::size_t>(bytes));
   }
@@ -183,7 +183,7 @@ bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* ar
   for (Py_ssize_t i = 0; i < named; ++i) {
     PyObject* name = PyTuple_GET_ITEM(names, i);
     const Keyword* keyword = find_keyword(name);
-    if (keyword == nullptr || !takes(kind, keyword->field)) {
+    if (keyword == nullptr || !accepts(kind, keyword->field)) {
       PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", kind_name, name);
       return false;
     }
@@ -200,7 +200,7 @@ bool parse_arguments(Collective kind, const char* kind_name, PyObject* const* ar
   return true;
 }
 
-bool CallArguments::take_arrays(Call* call, py::object* held) const {
+bool CallArguments::read_arrays(Call* call, py::object* held) const {
   if (PyList_CheckExact(x) || PyTuple_CheckExact(x)) {
     *held = py::reinterpret_steal<py::object>(PySequence_Tuple(x));
     if (!*held) {
@@ -218,7 +218,7 @@ bool CallArguments::take_arrays(Call* call, py::object* held) const {
     if (out == x || !as_plain(out, &target) || !same_shape(source, target)) {
       return false;
     }
-    // Arrays that share memory only in part need care.
+    // The general path sees to arrays that overlap.
     const Span a = source.span;
     const Span b = target.span;
     if (a.data < b.data + b.bytes && b.data < a.data + a.bytes) {
@@ -240,13 +240,13 @@ bool CallArguments::plain(Collective kind, Call* call, py::object* held) const {
       (deterministic != nullptr && deterministic != Py_False && deterministic != Py_True)) {
     return false;
   }
-  // The arrays come first: to look at them may run Python, and that may come here again with the same `call`.
+  // The arrays come first: reading them may run Python code, which may come here again and fill the same `call`.
   if (kind == Collective::kBarrier) {
     call->dtype = DType::kUInt8;
     call->shapes.clear();
     call->input.clear();
     call->output.clear();
-  } else if (!take_arrays(call, held)) {
+  } else if (!read_arrays(call, held)) {
     return false;
   }
   call->collective = kind;
@@ -284,7 +284,7 @@ bool CallArguments::plain(Collective kind, Call* call, py::object* held) const {
     }
     call->root = static_cast<int>(value);
   }
-  return kind == Collective::kBarrier || has_kernel(call->op, call->dtype);  // avg of integers, say, has no meaning
+  return kind == Collective::kBarrier || has_kernel(call->op, call->dtype);  // there is no avg of integers, for example
 }
 
 }  // namespace collectives

@@ -1,4 +1,4 @@
-// The arguments of a collective call, taken from a vectorcall without building tuples or dicts.
+// The arguments of a collective call, parsed from a vectorcall without building tuples or dicts.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -25,25 +25,25 @@ struct CallArguments {
   PyObject* factor = nullptr;
   PyObject* stream = nullptr;  // for arrays on devices, which are never plain
 
-  // Fills `call`, but for the algorithm, and returns true when the call works on one plain array in place or on two, or
-  // on a list of plain arrays in place. Anything else, also anything wrong, is for the general path.
-  // held: what has to live until the call is over. The caller holds a list, but another thread may take arrays out of
-  // it.
+  // Fills `call`, except for the algorithm, where the fast path can make it: on one plain array in place, on one and a
+  // plain `out`, or on a list of plain arrays in place. Otherwise returns false: the general path makes the call, or
+  // raises what is wrong with it. held: gets the references that must live until the call is done. The caller holds the
+  // list, but another thread may remove arrays from it.
   bool plain(Collective kind, Call* call, pybind11::object* held) const;
 
  private:
-  bool take_arrays(Call* call, pybind11::object* held) const;
+  bool read_arrays(Call* call, pybind11::object* held) const;
 };
 
-// The number of the op of that name, -1 when there is none.
+// The number of an op by its name, -1 when there is none.
 int op_of(PyObject* text);
 
-// The value of a float or an int, of a str. False, without a Python error, for anything else.
+// The value of a float or an int; of a str. False, without a Python error, for any other object.
 bool number(PyObject* object, double* result);
 bool text(PyObject* object, std::string* result);
 
-// Fills dtype, input and output of `call` from plain arrays of one element type, which are their own outputs. False for
-// anything else. written: they must be writable and share no memory.
+// Fills dtype, shapes, input and output of `call` from a tuple of plain arrays of one element type, which are their own
+// outputs. False for anything else. written: the call writes to them, so they must be writable and share no memory.
 bool plain_list(PyObject* tuple, bool written, Call* call);
 
 // False with the Python error set when the arguments do not fit the signature of the method.

@@ -11,8 +11,8 @@
 #include "bindings/calls/arguments.h"
 #include "bindings/calls/docs.h"
 #include "bindings/calls/messages.h"
-#include "bindings/calls/parts.h"
 #include "bindings/calls/unlocked.h"
+#include "bindings/calls/vector_calls.h"
 #include "bindings/calls/work.h"
 #include "bindings/setup/errors.h"
 #include "core/error.h"
@@ -43,7 +43,8 @@ PyObject* new_communicator(PyTypeObject* type, PyObject* args, PyObject* /*keywo
     return nullptr;
   }
   auto* owner = static_cast<std::shared_ptr<Communicator>*>(PyCapsule_GetPointer(capsule, kCapsule));
-  if (owner == nullptr || PyCapsule_SetDestructor(capsule, nullptr) != 0 || PyCapsule_SetName(capsule, "taken") != 0) {
+  if (owner == nullptr || PyCapsule_SetDestructor(capsule, nullptr) != 0 ||
+      PyCapsule_SetName(capsule, "consumed") != 0) {
     return nullptr;
   }
   PyObject* self = type->tp_alloc(type, 0);
@@ -69,8 +70,9 @@ void delete_communicator(PyObject* self) {
   Py_DECREF(type);
 }
 
-// What does not fit the fast path goes to Python: arrays of other libraries, copies of arrays that are not contiguous,
-// lists with lists of outputs, and the error messages for what cannot be done at all.
+// The general path, in Python. It makes the calls that the fast path does not: on arrays of other libraries, on arrays
+// that are not contiguous and have to be copied, and on lists with lists of outputs. It also raises the errors for
+// wrong arguments.
 PyObject* call_general(PyObject* self, const char* collective, const CallArguments& a) {
   static PyObject* method = PyUnicode_InternFromString("_general");
   PyObject* name = PyUnicode_FromString(collective);
@@ -87,8 +89,8 @@ PyObject* call_general(PyObject* self, const char* collective, const CallArgumen
   return result;
 }
 
-// The first part of a blocking call. A short one between processes keeps the interpreter locked: giving the lock away
-// and taking it again costs as much as the whole collective. Threads of one process need the lock to get here at all.
+// The first part of a blocking call. A short one keeps the interpreter locked, since unlocking and locking it costs as
+// much as the collective. Not where ranks are threads of one process: the others need the lock to make their calls.
 bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& work) {
   constexpr std::int64_t kBriefBytes = 16 << 10;
   const bool brief = call.input.empty() || (call.input.size() == 1 && call.input[0].bytes <= kBriefBytes &&
@@ -100,7 +102,7 @@ bool run(Communicator& communicator, const Call& call, std::shared_ptr<Work>& wo
   return communicator.run(call, work);
 }
 
-// False for what the general path will refuse.
+// Sets the algorithm of a call. False for a name that the general path will refuse.
 bool choose_algorithm(PyObject* name, const Communicator& communicator, Call* call) {
   call->algorithm = 0;
   if (name == nullptr || name == Py_None) {
@@ -209,10 +211,10 @@ PyMethodDef g_methods[] = {
      "Returns when all ranks have called it."},
     {"_run_message", as_function<run_message>(), METH_FASTCALL,
      "_run_message($self, sending, x, peer, tag, async_op, timeout, name, stream)\n--\n\nsend or recv."},
-    {"_run_parts", as_function<run_parts>(), METH_FASTCALL,
-     "_run_parts($self, collective, x, out, counts, stream, algorithm, async_op, timeout, name, op='sum', "
+    {"_run_vector", as_function<run_vector>(), METH_FASTCALL,
+     "_run_vector($self, collective, x, out, counts, stream, algorithm, async_op, timeout, name, op='sum', "
      "deterministic=False, factor=None, root=0)\n--\n\n"
-     "A collective of parts."},
+     "A vector collective."},
     {"_start", start, METH_VARARGS,
      "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
      "lengths, factor)\n"
@@ -338,7 +340,7 @@ void bind_communicator(py::module_& m) {
       "The number by which native ops of other libraries find the communicator in this process.");
   m.def(
       "_renumber", [](std::int64_t number, py::handle c) { renumber(number, shared_communicator_of(c)); },
-      "Gives the number of a communicator to the one that takes its place.");
+      "Gives the number of a communicator to the one that replaces it.");
   m.def("_flag_latency", [](py::handle c, int peer, int rounds, double timeout_s) {
     Communicator& communicator = communicator_of(c);
     const Unlocked unlocked;
@@ -373,7 +375,8 @@ void bind_communicator(py::module_& m) {
     }
     return py::make_tuple(reinterpret_cast<std::uintptr_t>(domain->heap(domain->rank())), domain->heap_bytes());
   });
-  m.def("_memory_is_counted", &memory_is_counted, "Whether the system refuses memory that it has not got.");
+  m.def("_memory_is_counted", &memory_is_counted,
+        "Whether the system limits how much memory is reserved (vm.overcommit_memory = 2).");
   m.def("_reserve_heap", [](py::handle c, std::size_t offset, std::size_t bytes) {
     const Communicator& communicator = communicator_of(c);
     const Unlocked unlocked;

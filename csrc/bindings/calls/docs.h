@@ -1,4 +1,4 @@
-// What the docstrings of the methods that are written by hand share, and the long one.
+// Docstrings of the methods of _core.Communicator: the keywords that they share, and the long one.
 #pragma once
 
 #define SHARED_KEYWORDS "algorithm='auto', deterministic=False, async_op=False, timeout=None, name=None, stream=None"

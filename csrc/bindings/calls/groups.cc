@@ -1,4 +1,4 @@
-// Making groups: what each rank does between the exchanges of python/collectives/_calls/groups.py.
+// Making groups: the steps of one rank, between which python/collectives/_calls/groups.py exchanges their results.
 
 #include <pybind11/stl.h>
 
@@ -30,13 +30,13 @@ std::unique_ptr<Reservation> reserve(py::handle parent, std::uint32_t number, co
   return std::make_unique<Reservation>(communicator, number, members);
 }
 
-std::tuple<bool, bool, bool, std::uint64_t> told(const Reservation& r) {
+std::tuple<bool, bool, bool, std::uint64_t> state(const Reservation& r) {
   return {r.claimed(), r.place().room, r.place().heap, r.place().offset};
 }
 
-py::object make(Reservation& reservation, const std::vector<std::tuple<bool, std::uint64_t>>& told) {
+py::object make(Reservation& reservation, const std::vector<std::tuple<bool, std::uint64_t>>& members) {
   std::vector<Place> places;
-  for (const auto& [heap, offset] : told) {
+  for (const auto& [heap, offset] : members) {
     places.push_back({true, heap, offset});
   }
   std::unique_ptr<Communicator> made;
@@ -50,9 +50,9 @@ py::object make(Reservation& reservation, const std::vector<std::tuple<bool, std
 }  // namespace
 
 void bind_groups(py::module_& m) {
-  py::class_<Reservation>(m, "Reservation", "What a rank has set aside for a group that is being made.")
-      .def("told", &told, "For the other ranks: claimed, room, heap, offset of the segment.")
-      .def("cancel", &Reservation::cancel, "No rank will make the group.")
+  py::class_<Reservation>(m, "Reservation", "What a rank has reserved for a group that is being made.")
+      .def("state", &state, "What the other ranks need to know: claimed, room, heap, offset of the segment.")
+      .def("cancel", &Reservation::cancel, "Releases it: no rank will make the group.")
       .def("make", &make, py::arg("places"), "The communicator; `places` are (heap, offset) of all members.");
   m.def("_propose", &propose, "A number for a new communicator.");
   m.def("_reserve", &reserve, "Claims the number, and memory for the group of these ranks of the parent.");

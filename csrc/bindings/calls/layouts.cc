@@ -11,11 +11,11 @@ namespace {
 
 namespace py = pybind11;
 
-// As DESCRIPTION in _calls/layout.py: element type, number of dimensions, dimensions.
+// As DESCRIPTION in _calls/layout.py: dtype, number of dimensions, dimensions.
 constexpr int kDescription = 2 + kMostDimensions;
-constexpr int kHead = 2;  // as in _parts._tell(): number of tensors, whether they are a list
+constexpr int kHead = 2;  // as in _calls/vector.py: number of tensors, whether they are a list
 
-Span bytes_of(Table& values) {
+Span bytes_of(LayoutTable& values) {
   return {reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size() * sizeof values[0])};
 }
 
@@ -25,8 +25,8 @@ void describe(const PlainArray& x, std::int64_t* row) {
   std::copy_n(x.shape, x.dimensions, row + 2);
 }
 
-// The tables are the caller's own: while it waits, a signal handler may come here again.
-bool run(Communicator& communicator, Collective collective, int root, Table& in, Table& out) {
+// The tables belong to this call and are not thread_local: while it waits, a signal handler may come here again.
+bool run(Communicator& communicator, Collective collective, int root, LayoutTable& in, LayoutTable& out) {
   Call call;
   call.collective = collective;
   call.dtype = DType::kInt64;
@@ -38,43 +38,45 @@ bool run(Communicator& communicator, Collective collective, int root, Table& in,
 
 }  // namespace
 
-std::optional<Table> exchange(Communicator& communicator, const PlainArray& x) {
-  Table own(kDescription, 0);
+std::optional<LayoutTable> exchange_layouts(Communicator& communicator, const PlainArray& x) {
+  LayoutTable own(kDescription, 0);
   describe(x, own.data());
-  Table everyone(own.size() * static_cast<std::size_t>(communicator.size()));
+  LayoutTable everyone(own.size() * static_cast<std::size_t>(communicator.size()));
   return run(communicator, Collective::kAllGather, 0, own, everyone) ? std::optional(std::move(everyone))
                                                                      : std::nullopt;
 }
 
-bool all_alike(const Table& exchanged) {
-  return std::equal(exchanged.begin() + kDescription, exchanged.end(), exchanged.begin());
+bool all_equal(const LayoutTable& layouts) {
+  return std::equal(layouts.begin() + kDescription, layouts.end(), layouts.begin());
 }
 
-std::optional<Table> tell(Communicator& communicator, int root, const PlainArray* x, std::int64_t rows) {
-  Table told(kHead + kDescription + static_cast<std::size_t>(communicator.size()), 0);
+std::optional<LayoutTable> broadcast_layout(Communicator& communicator, int root, const PlainArray* x,
+                                            std::int64_t rows) {
+  LayoutTable layout(kHead + kDescription + static_cast<std::size_t>(communicator.size()), 0);
   if (x != nullptr) {
-    told[0] = 1;
-    describe(*x, told.data() + kHead);
-    std::fill(told.begin() + kHead + kDescription, told.end(), rows);
+    layout[0] = 1;
+    describe(*x, layout.data() + kHead);
+    std::fill(layout.begin() + kHead + kDescription, layout.end(), rows);
   }
-  return run(communicator, Collective::kBroadcast, root, told, told) ? std::optional(std::move(told)) : std::nullopt;
+  return run(communicator, Collective::kBroadcast, root, layout, layout) ? std::optional(std::move(layout))
+                                                                         : std::nullopt;
 }
 
-std::int64_t rows_told(const Table& told, PlainArray* x) {
-  const auto rows = told.begin() + kHead + kDescription;
-  const bool one_array = told[0] == 1 && told[1] == 0;
-  if (!one_array || !std::all_of(rows, told.end(), [&](std::int64_t n) { return n == *rows; })) {
+std::int64_t rows_of(const LayoutTable& layout, PlainArray* x) {
+  const auto rows = layout.begin() + kHead + kDescription;
+  const bool one_array = layout[0] == 1 && layout[1] == 0;
+  if (!one_array || !std::all_of(rows, layout.end(), [&](std::int64_t n) { return n == *rows; })) {
     return -1;
   }
   *x = PlainArray{};
-  x->dtype = static_cast<DType>(told[kHead]);
-  x->dimensions = static_cast<int>(told[kHead + 1]);
-  x->shape = told.data() + kHead + 2;
+  x->dtype = static_cast<DType>(layout[kHead]);
+  x->dimensions = static_cast<int>(layout[kHead + 1]);
+  x->shape = layout.data() + kHead + 2;
   x->numpy = true;
   return *rows;
 }
 
-py::object as_array(const Table& table) {
+py::object as_array(const LayoutTable& table) {
   auto length = static_cast<npy_intp>(table.size());
   auto array = py::reinterpret_steal<py::object>(PyArray_SimpleNew(1, &length, NPY_INT64));
   if (!array) {

@@ -1,6 +1,6 @@
-// What ranks tell each other before a collective of parts, where they are not told by the caller: Python does the same
-// of lists of tensors, in _calls/layout.py and _calls/parts.py. A rank that goes either way meets ranks that go the
-// other, so what changes here has to change there, too.
+// The layouts (dtypes and shapes) that ranks exchange before a vector collective whose caller does not give the
+// lengths. Python does the same for lists of tensors, in _calls/layout.py and _calls/vector.py. Some ranks of a call
+// may come from here and others from there, so both must send the same bytes: change them together.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,23 +15,25 @@
 namespace collectives {
 
 constexpr int kMostDimensions = 8;
-using Table = std::vector<std::int64_t>;
+using LayoutTable = std::vector<std::int64_t>;
 
-// _calls.layout.exchange() of describe(): what all ranks have, a row for each. nullopt with the Python error set.
-std::optional<Table> exchange(Communicator& communicator, const PlainArray& x);
+// Gathers the layouts of all ranks, a row for each, as exchange() of _calls/layout.py. nullopt with the Python error
+// set.
+std::optional<LayoutTable> exchange_layouts(Communicator& communicator, const PlainArray& x);
 
-// Whether each row is like the first.
-bool all_alike(const Table& exchanged);
+// Whether all rows are equal.
+bool all_equal(const LayoutTable& layouts);
 
-// The first broadcast of _parts._tell(), by the rank that has x, of which each rank gets so many rows; by the others,
-// which pass nullptr. nullopt with the Python error set.
-std::optional<Table> tell(Communicator& communicator, int root, const PlainArray* x, std::int64_t rows);
+// The first broadcast before a scatter, as in _calls/vector.py. The root passes x, and the number of its rows that each
+// rank gets; the other ranks pass nullptr. nullopt with the Python error set.
+std::optional<LayoutTable> broadcast_layout(Communicator& communicator, int root, const PlainArray* x,
+                                            std::int64_t rows);
 
-// The rows for each rank in what was told, where it is one array in equal parts; then `x` gets its element type and
-// shape, which stays with `told`. -1 for anything else.
-std::int64_t rows_told(const Table& told, PlainArray* x);
+// The number of rows for each rank, where the root scatters one array in equal parts; -1 where it does not. Sets the
+// dtype and the shape of `x`; the shape points into `layout`.
+std::int64_t rows_of(const LayoutTable& layout, PlainArray* x);
 
-// The same numbers as a NumPy array of one dimension.
-pybind11::object as_array(const Table& table);
+// The table as a NumPy array of one dimension.
+pybind11::object as_array(const LayoutTable& table);
 
 }  // namespace collectives

@@ -18,7 +18,7 @@ namespace py = pybind11;
 
 enum Position : std::uint8_t { kSending, kX, kPeer, kTag, kAsync, kTimeout, kName, kStream, kArguments };
 
-// Whether it is an int from 0 to `most`.
+// Whether the object is an int from 0 to `most`.
 bool index(PyObject* object, long most, int* result) {
   const long value = PyLong_CheckExact(object) ? PyLong_AsLong(object) : -1;
   PyErr_Clear();  // of one that is larger than a long
@@ -26,7 +26,7 @@ bool index(PyObject* object, long most, int* result) {
   return value >= 0 && value <= most;
 }
 
-// False for what is for the general path. held: the arrays of a list.
+// Fills `call`. False where the general path has to make the call. held: gets the references to the arrays.
 bool parse(PyObject* const* args, const Communicator& communicator, Call* call, py::object* held) {
   const bool sending = args[kSending] == Py_True;
   const bool several = PyList_CheckExact(args[kX]) || PyTuple_CheckExact(args[kX]);
@@ -35,7 +35,7 @@ bool parse(PyObject* const* args, const Communicator& communicator, Call* call, 
     PyErr_Clear();
     return false;
   }
-  // First, since it may run Python, and that may come here again with the same `call`.
+  // The arrays come first: reading them may run Python code, which may come here again and fill the same `call`.
   if (!plain_list(held->ptr(), !sending, call)) {
     return false;
   }

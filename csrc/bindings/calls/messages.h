@@ -6,8 +6,8 @@
 
 namespace collectives {
 
-// Communicator._run_message. What is not on plain arrays, or is wrong by itself, goes to the method _general_message,
-// with the same arguments.
+// Communicator._run_message. Messages of other than plain arrays, and wrong arguments, go to the method
+// _general_message with the same arguments.
 PyObject* run_message(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count);
 
 }  // namespace collectives

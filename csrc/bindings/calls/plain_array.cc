@@ -8,7 +8,7 @@ namespace collectives {
 
 bool as_plain(PyObject* object, PlainArray* result) {
   if (!PyArray_CheckExact(object)) {
-    return look_at_tensor(object, result);
+    return read_tensor(object, result);
   }
   auto* const array = reinterpret_cast<PyArrayObject*>(object);
   const int dtype = dtype_of(array);

@@ -1,4 +1,4 @@
-// shrink(): waits with the interpreter unlocked, and looks at Ctrl-C now and then.
+// shrink(): waits with the interpreter unlocked, and lets signal handlers (Ctrl-C) run now and then.
 
 #include <memory>
 
@@ -18,12 +18,12 @@ py::object shrink(py::handle object, double patience) {
     const Unlocked unlocked;
     shrinking.begin(patience);
   }
-  for (bool over = false; !over;) {
+  for (bool done = false; !done;) {
     {
       const Unlocked unlocked;
-      over = shrinking.wait(kSlice);
+      done = shrinking.wait(kSlice);
     }
-    if (!over && PyErr_CheckSignals() != 0) {
+    if (!done && PyErr_CheckSignals() != 0) {
       shrinking.give_up();
       throw py::error_already_set();
     }
@@ -40,7 +40,7 @@ py::object shrink(py::handle object, double patience) {
 
 void bind_shrink(py::module_& m) {
   m.def("_shrink", &shrink, py::arg("communicator"), py::arg("patience"),
-        "A communicator of the ranks that are left; see Communicator.shrink.");
+        "A communicator of the ranks that survive; see Communicator.shrink.");
 }
 
 }  // namespace collectives

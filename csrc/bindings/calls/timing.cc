@@ -1,4 +1,4 @@
-// Timing without the interpreter: of our calls as C++ makes them, and of other libraries' C functions, by one loop.
+// Timing without the interpreter: one loop times the engine's calls, or C functions of other libraries.
 
 #include "bindings/calls/timing.h"
 
@@ -25,13 +25,13 @@ namespace {
 namespace py = pybind11;
 
 constexpr std::size_t kMostArguments = 8;
-// On the machines that the library runs on every argument has a register or eight bytes of the stack, of which one that
-// is narrower than a pointer is the low part, and a function does not look at arguments that it does not have. So one
-// type fits every function of up to this many integers and pointers.
+// One type fits every function of up to this many integers and pointers: in the calling conventions of the supported
+// platforms each argument has a register or eight bytes of the stack, narrower ones are its low part, and a function
+// ignores arguments that it does not have.
 using Function = int (*)(std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
                          std::uintptr_t, std::uintptr_t);
 
-// The memory of arrays of one type that may be written.
+// The memory of writable arrays of one dtype.
 std::vector<Span> spans_of(const std::vector<py::object>& arrays, DType* dtype) {
   std::vector<Span> spans;
   int type = -1;
@@ -48,7 +48,7 @@ std::vector<Span> spans_of(const std::vector<py::object>& arrays, DType* dtype) 
   return spans;
 }
 
-// Writes every byte by ordinary stores of this core: a large memset may go around the caches.
+// Writes every byte by ordinary stores, so that it is in this core's caches: a large memset may bypass them.
 void rewrite(const Span& span) {
   constexpr std::int64_t kPiece = 4096;
   for (std::int64_t at = 0; at < span.bytes; at += kPiece) {
@@ -64,8 +64,8 @@ void run(Communicator& communicator, const Call& call) {
   }
 }
 
-// Nanoseconds that each round of `batch` calls took. Every round finds buffers that were just written, what `before`
-// did, and ranks that just met.
+// The nanoseconds of each round of `batch` calls. Before each round the buffers are rewritten, `before` is called, and
+// the ranks run a barrier.
 template <typename Before, typename Timed>
 std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vector<Span>& spans, int rounds, int batch,
                                       const Before& before, const Timed& timed) {

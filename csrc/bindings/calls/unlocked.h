@@ -1,4 +1,4 @@
-// The interpreter's lock, given away for a while.
+// Releases the interpreter's lock for a scope.
 #pragma once
 
 #include <Python.h>
@@ -7,10 +7,10 @@
 
 namespace collectives {
 
-// Other Python threads run while this exists. Unlike pybind11's gil_scoped_release it stands the end of the program:
-// before Python 3.14, a daemon thread that wants the lock back then is ended by pthread_exit, which unwinds the stack.
-// From a destructor that is std::terminate, and the objects on the stack may not be touched without the lock anyway. So
-// the thread sleeps until the process is gone, as it does from 3.14 on.
+// Other Python threads run while this exists. Unlike pybind11's gil_scoped_release it survives the end of the program:
+// before Python 3.14, a daemon thread that asks for the lock then is ended by pthread_exit, which unwinds the stack. In
+// a destructor that calls std::terminate, and objects on the stack must not be destroyed without the lock anyway. So
+// the thread sleeps until the process has ended, as Python does itself from 3.14 on.
 class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}
@@ -30,7 +30,7 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-// Deletes without the lock: what is given back may wait for a device, which may wait for another Python thread.
+// Deletes without the lock, since releasing memory may wait for a device, and that for another Python thread.
 template <typename T>
 struct UnlockedDelete {
   void operator()(T* object) const {

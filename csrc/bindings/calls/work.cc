@@ -18,7 +18,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Holds what the engine works on until the collective is over, also when the caller has dropped the handle.
+// A work, with references to the arrays that the engine uses until it is done, also when the handle has been dropped.
 struct PyWork {
   py::object owner;  // the communicator
   py::list inputs;
@@ -26,9 +26,9 @@ struct PyWork {
   Communicator* communicator = nullptr;
   std::shared_ptr<Work> work;
 
-  // Whether it is over. Then it needs no memory any more: a tensor may have this handle as an attribute, and nobody
-  // would find that circle.
-  bool over() {
+  // Whether the work is done; if so, drops the references to the arrays. A tensor may have this handle as an attribute,
+  // and the garbage collector would not find that cycle.
+  bool done() {
     if (!work->finished()) {
       return false;
     }
@@ -38,10 +38,10 @@ struct PyWork {
   }
 
   bool wait(double timeout_s) {
-    struct LetGo {
+    struct Release {
       PyWork& work;
-      ~LetGo() { work.over(); }
-    } const let_go{*this};
+      ~Release() { work.done(); }
+    } const release{*this};
     constexpr double kSlice = 0.1;
     const auto start = Clock::now();
     for (;;) {
@@ -65,18 +65,19 @@ struct PyWork {
     }
   }
 
-  PyWork* next = nullptr;  // in the list of those that were dropped
+  PyWork* next = nullptr;  // in the list of dropped works
 };
 
-// Works in flight whose handles were dropped. The interpreter's lock guards them.
+// Works in flight whose handles were dropped. Guarded by the interpreter's lock.
 PyWork* g_dropped = nullptr;
 std::size_t g_dropped_count = 0;
-std::size_t g_looks_saved = 0;  // of release_dropped(), in a row
-// A few are looked through at every call; more only in every n-th, where there are n.
+std::size_t g_skipped = 0;  // calls of release_dropped() in a row that did nothing
+// Up to this many, the list is searched at every call; a longer list of n works only at every n-th call.
 constexpr std::size_t kFewDropped = 64;
 
-// The engine still reads and writes these arrays: a dropped handle must neither free them under it, nor wait for
-// others, who may wait for what this thread does next. Nothing is allocated here, since there may be no memory left.
+// When a handle is dropped while the engine still uses its arrays, they must not be freed; and waiting for other ranks
+// could deadlock, since they may wait for the next call of this thread. So the work goes to a list, without allocating,
+// which could fail.
 struct Drop {
   void operator()(PyWork* work) const {
     if (work->work != nullptr && !work->work->finished() && !work->communicator->engine()->forked()) {
@@ -89,30 +90,30 @@ struct Drop {
 };
 using WorkHandle = std::unique_ptr<PyWork, Drop>;
 
-// How long a communicator that is to be closed waits for messages that nobody waits for, and that have not begun to
-// come: the other side may be just about to send them, or never do it.
-constexpr std::chrono::seconds kReceivePatience(5);
+// How long closing a communicator waits for messages whose handles were dropped and that have not begun to arrive: the
+// sender may be about to send them, or may never do it.
+constexpr std::chrono::seconds kReceiveTimeout(5);
 
-// Takes those out of the list that `chosen` says.
+// Removes the works for which `chosen` is true from the list of dropped works, and returns them.
 template <typename Chosen>
-std::vector<WorkHandle> take_dropped(const Chosen& chosen) {
-  std::vector<WorkHandle> taken;
+std::vector<WorkHandle> extract_dropped(const Chosen& chosen) {
+  std::vector<WorkHandle> extracted;
   for (PyWork** at = &g_dropped; *at != nullptr;) {
     if (chosen(**at)) {
-      make_room(taken);
+      make_room(extracted);
       PyWork* const work = *at;
       *at = std::exchange(work->next, nullptr);
       --g_dropped_count;
-      taken.emplace_back(work);
+      extracted.emplace_back(work);
     } else {
       at = &(*at)->next;
     }
   }
-  return taken;
+  return extracted;
 }
 
-// Keeps the memory of a plain array, or of a tuple of them: the caller may replace that of a tensor (`x.data = y`), or
-// drop all of them.
+// Appends objects that keep the memory of a plain array, or of a tuple of them. For tensors an alias, since the caller
+// may give a tensor other memory (`x.data = y`).
 void hold(py::list& list, PyObject* x) {
   if (x == nullptr || x == Py_None) {
     return;
@@ -123,7 +124,7 @@ void hold(py::list& list, PyObject* x) {
     }
     return;
   }
-  const py::object memory = PyArray_CheckExact(x) ? py::reinterpret_borrow<py::object>(x) : another_tensor(x);
+  const py::object memory = PyArray_CheckExact(x) ? py::reinterpret_borrow<py::object>(x) : alias_of_tensor(x);
   list.append(memory);
 }
 
@@ -135,8 +136,8 @@ std::vector<Span> spans(const py::list& arrays) {
   return result;
 }
 
-// Refuses tensors of one call that share memory when one of them would be written: the result would depend on the
-// order. A tensor may be its own output.
+// Throws ArgumentError where tensors of one call share memory that is written, since the result would depend on the
+// order of steps. A tensor may be its own output.
 void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& outputs, bool in_place) {
   struct Piece {
     const std::byte* begin;
@@ -157,7 +158,7 @@ void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& ou
     add(inputs, false);
   }
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-  const Piece* reach[2] = {nullptr, nullptr};  // what reaches furthest so far, of inputs and of outputs
+  const Piece* reach[2] = {nullptr, nullptr};  // of inputs and of outputs: the piece with the highest end so far
   for (const Piece& piece : pieces) {
     for (const Piece* before : reach) {
       if (before != nullptr && before->end > piece.begin && (before->written || piece.written) &&
@@ -175,22 +176,22 @@ void refuse_overlap(const std::vector<Span>& inputs, const std::vector<Span>& ou
 }  // namespace
 
 void release_dropped() {
-  if (g_dropped != nullptr && (g_dropped_count <= kFewDropped || ++g_looks_saved >= g_dropped_count)) {
-    g_looks_saved = 0;
-    // Freed when all are out of the list: that may run Python, which may come here again.
-    take_dropped([](const PyWork& work) { return work.work->finished(); });
+  if (g_dropped != nullptr && (g_dropped_count <= kFewDropped || ++g_skipped >= g_dropped_count)) {
+    g_skipped = 0;
+    // Freed after all are out of the list: freeing may run Python code, which may come here again.
+    extract_dropped([](const PyWork& work) { return work.work->finished(); });
   }
 }
 
 void finish_dropped(Communicator& communicator) {
-  const auto own = take_dropped(
+  const auto own = extract_dropped(
       [&](const PyWork& work) { return work.communicator == &communicator && !communicator.engine()->forked(); });
   const auto receives = [](const WorkHandle& work) { return work->work->is_message() && !work->work->message.sending; };
   const auto finish = [](PyWork& work, double timeout_s) {
     try {
       return work.wait(timeout_s);
     } catch (const CollectivesError&) {
-      return true;  // the communicator has failed; nobody has asked for this result
+      return true;  // the communicator has failed; the handle of this work is gone, so its error is not wanted
     }
   };
   for (const WorkHandle& work : own) {
@@ -198,11 +199,11 @@ void finish_dropped(Communicator& communicator) {
       finish(*work, -1);
     }
   }
-  const auto until = Clock::now() + kReceivePatience;
+  const auto until = Clock::now() + kReceiveTimeout;
   for (const WorkHandle& work : own) {
     const auto left = std::chrono::duration<double>(until - Clock::now()).count();
     if (receives(work) && !finish(*work, std::max(0.0, left)) && !communicator.withdraw(*work->work)) {
-      finish(*work, -1);  // it is on its way
+      finish(*work, -1);  // the message has begun to arrive
     }
   }
 }
@@ -218,7 +219,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   work->communicator = &communicator;
   Call call;
   call.collective = kind;
-  const py::list& some = work->inputs.empty() ? work->outputs : work->inputs;  // a rank may have nothing to give
+  const py::list& some = work->inputs.empty() ? work->outputs : work->inputs;  // a rank may have no inputs
   call.dtype =
       some.empty() ? DType::kUInt8 : static_cast<DType>(dtype_of(reinterpret_cast<PyArrayObject*>(some[0].ptr())));
   call.op = parse_op(tuple[3].cast<std::string>());
@@ -253,7 +254,8 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
 
 PyObject* start_call(Communicator& communicator, PyObject* owner, Call call, PyObject* x, PyObject* out,
                      PyObject* result) {
-  static PyObject* type = nullptr;  // not by an initialiser: whoever waits for one has the interpreter's lock
+  // Not a static initialiser: a thread that waits for another one to finish it would hold the interpreter's lock.
+  static PyObject* type = nullptr;
   if (type == nullptr) {
     type = py::object(py::module_::import("collectives.work").attr("Work")).release().ptr();
   }
@@ -305,7 +307,7 @@ void bind_work(py::module_& m) {
       .def("wait", &PyWork::wait, py::arg("timeout") = -1.0,
            "Waits for the end of the collective and raises its error. False after `timeout` seconds (never when < 0).")
       .def(
-          "done", [](PyWork& w) { return w.over(); }, "True when the collective is over.")
+          "done", [](PyWork& w) { return w.done(); }, "True when the collective has ended.")
       .def_property_readonly(
           "algorithm",
           [](const PyWork& w) {

@@ -33,7 +33,7 @@ DeviceStream stream_of(std::uintptr_t stream, int device) { return {device, poin
 py::dict status() {
   const DeviceStatus* found = nullptr;
   {
-    const Unlocked unlocked;  // the first look starts the driver
+    const Unlocked unlocked;  // the first call starts the driver, which takes long
     found = &device_status();
   }
   py::dict result;
@@ -58,7 +58,7 @@ bool is_capturing(std::uintptr_t stream, int device) {
   return capturing(current, std::span(&asked, 1));
 }
 
-// (op, dtype, elements, sources, destinations, owners of the destinations)
+// Parsed from tuples (op, dtype, elements, sources, destinations, owners of the destinations).
 struct Tensors {
   std::vector<std::vector<void*>> pointers;  // of each tensor: sources, destinations
   std::vector<std::vector<int>> owners;
@@ -192,7 +192,7 @@ void bind_pinned(py::module_& m) {
             const Unlocked unlocked;
             self.copy_out(offset, pointer(destination), nbytes, stream_of(stream, device));
           },
-          "Puts a copy to device memory into a stream. Nobody has to wait for it, or keep the buffer for it.",
+          "Puts a copy to device memory into a stream. The buffer may be dropped before the copy is done.",
           py::arg("offset"), py::arg("destination"), py::arg("nbytes"), py::arg("stream"), py::arg("device"))
       .def(
           "wait",

@@ -12,7 +12,7 @@ namespace {
 
 namespace py = pybind11;
 
-// A piece of a device's memory, released with this object.
+// Owns memory of a device.
 class Memory {
  public:
   Memory(int device, std::int64_t bytes) {
@@ -35,13 +35,13 @@ class Memory {
 
 void bind_device_memory(py::module_& m) {
   py::class_<Memory>(m, "_DeviceMemory", "Memory of a device.")
-      .def_property_readonly("pointer", &Memory::pointer, "Where it begins.");
+      .def_property_readonly("pointer", &Memory::pointer, "Its address.");
   m.def(
       "_device_empty", [](int device, std::int64_t bytes) { return std::make_unique<Memory>(device, bytes); },
       "New memory of a device, released with the object.", py::arg("device"), py::arg("bytes"));
   m.def(
       "_device_table", [] { return reinterpret_cast<std::uintptr_t>(&device_api()); },
-      "The address of the functions for devices.");
+      "The address of the table of functions for devices (core/device.h).");
 }
 
 }  // namespace collectives

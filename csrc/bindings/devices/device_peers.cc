@@ -1,4 +1,4 @@
-// Collectives of ranks that address each other's device memory: device/peers.h, for python/collectives/_devices/peers.py.
+// DevicePeers (device/peers.h) for python/collectives/_devices/peers.py, which exchanges what it returns.
 
 #include "bindings/devices/device_peers.h"
 
@@ -40,28 +40,28 @@ std::span<const std::byte> seen(const py::bytes& bytes) {
   return {reinterpret_cast<const std::byte*>(view.data()), view.size()};
 }
 
-// One call at a time, in the order of DevicePeers.
+// Keeps the call between the steps of DevicePeers; one call at a time.
 class Peers {
  public:
   Peers(int rank, int size, int device) : peers_(device_api(), rank, size, device) {}
 
-  py::bytes card() const {
+  py::bytes endpoint() const {
     std::vector<std::byte> made;
     {
       const Unlocked unlocked;
-      made = peers_.card();
+      made = peers_.endpoint();
     }
     return to_bytes(made);
   }
-  std::string connect(const py::bytes& cards) {
-    const std::span<const std::byte> all = seen(cards);
+  std::string connect(const py::bytes& endpoints) {
+    const std::span<const std::byte> all = seen(endpoints);
     const Unlocked unlocked;
     return peers_.connect(all);
   }
 
-  py::bytes head(const std::string& collective, const std::string& op, const std::string& dtype, int root,
-                 std::int64_t count, std::vector<std::int64_t> counts, double factor, const Memory& inputs,
-                 const Memory& outputs, std::uintptr_t stream, const std::vector<std::vector<std::int64_t>>& shapes) {
+  py::bytes header(const std::string& collective, const std::string& op, const std::string& dtype, int root,
+                   std::int64_t count, std::vector<std::int64_t> counts, double factor, const Memory& inputs,
+                   const Memory& outputs, std::uintptr_t stream, const std::vector<std::vector<std::int64_t>>& shapes) {
     call_ = DeviceCall();
     call_.problem.collective = parse_collective(collective);
     call_.problem.op = parse_op(op);
@@ -79,11 +79,11 @@ class Peers {
     std::vector<std::byte> made;
     {
       const Unlocked unlocked;
-      made = peers_.head(call_, stream_);
+      made = peers_.header(call_, stream_);
     }
     return to_bytes(made);
   }
-  std::vector<std::int64_t> check(const py::bytes& heads) { return peers_.check(seen(heads)); }
+  std::vector<std::int64_t> check(const py::bytes& headers) { return peers_.check(seen(headers)); }
   py::bytes rest() const { return to_bytes(peers_.rest()); }
   void run(const py::bytes& rests) {
     const std::span<const std::byte> all = seen(rests);
@@ -117,23 +117,24 @@ void bind_device_peers(py::module_& m) {
            }),
            py::arg("rank"), py::arg("size"), py::arg("device"))
       .def_property_readonly("device", &Peers::device)
-      .def("card", &Peers::card, "What the others need to know of this rank once.")
-      .def("connect", &Peers::connect, py::arg("cards"),
-           "Takes the cards of all ranks; says why this rank cannot address the memory of all others, or nothing.")
-      .def("head", &Peers::head, "Describes a call; all ranks exchange these.", py::arg("collective"), py::arg("op"),
-           py::arg("dtype"), py::arg("root"), py::arg("count"), py::arg("counts"), py::arg("factor"), py::arg("inputs"),
-           py::arg("outputs"), py::arg("stream"), py::arg("shapes"))
-      .def(
-          "check", &Peers::check, py::arg("heads"),
-          "Compares the heads of all ranks; the bytes that each has still to tell, or nothing where some memory cannot "
-          "be shown to other processes.")
-      .def("rest", &Peers::rest, "What did not fit into the head.")
+      .def("endpoint", &Peers::endpoint, "What the others need to address this rank's device. Exchanged once.")
+      .def("connect", &Peers::connect, py::arg("endpoints"),
+           "Given the endpoints of all ranks: why this rank cannot address the memory of all others; empty if it can.")
+      .def("header", &Peers::header, "Describes a call of this rank; all ranks exchange their headers.",
+           py::arg("collective"), py::arg("op"), py::arg("dtype"), py::arg("root"), py::arg("count"), py::arg("counts"),
+           py::arg("factor"), py::arg("inputs"), py::arg("outputs"), py::arg("stream"), py::arg("shapes"))
+      .def("check", &Peers::check, py::arg("headers"),
+           "Compares the headers of all ranks; the length of the rest of each, or nothing where some memory cannot "
+           "be exported to other processes.")
+      .def("rest", &Peers::rest, "What did not fit into the header.")
       .def("run", &Peers::run, py::arg("rests"), "Puts the share of this rank into its stream.")
       .def("wait", &Peers::wait, py::arg("timeout"),
            "Waits until the shares of all ranks in the last call are done; false after `timeout` seconds.")
       .def("finish", &Peers::finish,
-           "Lets the stream wait for the shares of the others, all of which have called run.");
-  m.def("_device_card_bytes", [] { return DevicePeers::kCardBytes; }, "The length of what _DevicePeers.card returns.");
+           "Has the stream wait for the shares of the others, all of which must have called run.");
+  m.def(
+      "_device_endpoint_bytes", [] { return DevicePeers::kEndpointBytes; },
+      "The length of what _DevicePeers.endpoint returns.");
 }
 
 }  // namespace collectives

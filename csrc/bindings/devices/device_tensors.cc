@@ -14,10 +14,10 @@ namespace {
 
 namespace py = pybind11;
 
-// cudaStreamLegacy, which is what PyTorch's 0 stands for.
+// cudaStreamLegacy, the stream for which PyTorch's handle is nullptr.
 void* const kLegacy = reinterpret_cast<void*>(1);
 
-// What is an error, or done by the host, is left to the general path.
+// False for reductions that the general path refuses or does on the host.
 bool can_reduce(Op op, DType dtype) {
   return has_kernel(op, dtype) && !(dtype == DType::kBool && (op == Op::kSum || op == Op::kAvg));
 }
@@ -37,7 +37,7 @@ class Batch {
     for (Py_ssize_t i = 0; i < n; ++i) {
       PyObject* const value = PySequence_Fast_GET_ITEM(values.ptr(), i);
       PlainArray seen{};
-      const int device = look_at_device_tensor(value, &seen);
+      const int device = read_device_tensor(value, &seen);
       if (device < 0 || seen.span.bytes == 0 || (device_ >= 0 && device != device_)) {
         return false;
       }
@@ -59,7 +59,7 @@ class Batch {
         throw py::error_already_set();
       }
       PlainArray seen{};
-      if (look_at_device_tensor(made.ptr(), &seen) != device_ || !same_shape(seen, first)) {
+      if (read_device_tensor(made.ptr(), &seen) != device_ || !same_shape(seen, first)) {
         return false;
       }
       destinations_.push_back(seen.span.data);
@@ -80,7 +80,7 @@ class Batch {
       return std::nullopt;
     }
     const std::vector<DeviceStream> places(replicas_, DeviceStream{device_, stream == nullptr ? kLegacy : stream});
-    const std::vector<int> owners(destinations_.size(), 0);  // on one device it does not matter whose they are
+    const std::vector<int> owners(destinations_.size(), 0);  // all on one device, so the owners do not matter
     std::size_t begin = 0;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const std::size_t count = ends_[t] - begin;
@@ -104,7 +104,7 @@ class Batch {
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;
   std::vector<std::size_t> ends_;  // of the destinations of each tensor
-  std::vector<py::object> kept_;   // since the lists that hold them may change while the interpreter is unlocked
+  std::vector<py::object> kept_;   // the lists that hold them may change while the interpreter is unlocked
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Reductions over PyTorch's tensors in the memory of one CUDA device, in the order of PyTorch's stream there: the calls
-// that training makes thousands of times. All others on devices go through Python (_devices/replicas.py).
+// The fast path of reductions over PyTorch's tensors on one CUDA device, in the order of PyTorch's current stream
+// there. All other reductions on devices go through Python (_devices/replicas.py).
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,7 +10,7 @@
 
 namespace collectives {
 
-// As _reduce_replicas takes the pairs. Nothing where a value cannot take part as it is.
+// pairs: as those of _reduce_replicas. nullopt where a value is not such a tensor.
 std::optional<pybind11::list> reduce_device_tensors(Combination combination, int packs, const pybind11::list& pairs);
 
 }  // namespace collectives

@@ -26,11 +26,11 @@ namespace py = pybind11;
 
 using Paths = std::vector<std::string>;
 
-// One rank of NCCL's, and the communicator of the engine that it belongs to, where it does.
+// A communicator of NCCL, and that of the engine to which it belongs.
 struct PyNccl {
   std::shared_ptr<NcclCommunicator> nccl;
   std::weak_ptr<Communicator> host;
-  bool alone = false;  // there is none
+  bool alone = false;  // it belongs to none: all its ranks are in this process
 
   PyNccl() = default;
   PyNccl(const PyNccl&) = delete;
@@ -51,7 +51,7 @@ struct PyNcclWork {
   PyNcclWork(const PyNcclWork&) = delete;
   PyNcclWork& operator=(const PyNcclWork&) = delete;
   ~PyNcclWork() {
-    if (work != nullptr) {  // with the last of them the communicator may go, which waits for its device
+    if (work != nullptr) {  // this may delete the communicator, which waits for the device
       const Unlocked unlocked;
       work.reset();
     }
@@ -112,7 +112,7 @@ NcclUniqueId id_of(const std::string& bytes) {
   return id;
 }
 
-// How a rank of NCCL's hears of the failures of its communicator, and tells its own.
+// Failures are shared with the engine's communicator: it publishes those of NCCL, and its own end NCCL's calls.
 NcclGroup group_of(const std::shared_ptr<Communicator>& communicator) {
   const std::weak_ptr<Communicator> weak = communicator;
   NcclGroup group;
@@ -143,7 +143,7 @@ std::unique_ptr<PyNccl> connect(py::handle communicator, const Paths& paths, con
                                           host->options().warn_s, group)
                      .front();
   } catch (const CollectivesError& error) {
-    group.fail(error);  // the others wait for this rank
+    group.fail(error);  // publishes it: the others wait for this rank
     throw;
   }
   return made;
@@ -157,7 +157,7 @@ std::vector<std::unique_ptr<PyNccl>> connect_devices(const Paths& paths, const s
   for (const int device : devices) {
     members.push_back({static_cast<int>(members.size()), device});
   }
-  // What fails on one device fails on all, whose kernels wait for it.
+  // A failure of one device is one of all: their kernels wait for each other.
   struct Failure {
     std::mutex mutex;
     std::unique_ptr<CollectivesError> first;
@@ -219,8 +219,8 @@ NcclCall call_of(const py::tuple& fields) {
   return call;
 }
 
-// The ranks find out whether they mean the same call, before any of them begins it: NCCL would hang, or move the wrong
-// bytes.
+// A barrier in which the ranks compare their calls, before NCCL gets any of them: with different calls it would hang,
+// or move the wrong bytes.
 void agree(Communicator& host, const NcclCall& asked) {
   Call call;
   call.collective = asked.collective;
@@ -258,22 +258,22 @@ PyNcclWork run(const PyNccl& self, const py::tuple& fields) {
   } else if (!self.alone) {
     throw CollectivesError(ErrorKind::kClosed, "the communicator is gone", {});
   }
-  const NcclCommunicator::Part part{self.nccl.get(), &call};
+  const NcclCommunicator::RankCall rank_call{self.nccl.get(), &call};
   const Unlocked unlocked;
-  return {NcclCommunicator::start({&part, 1}).front()};
+  return {NcclCommunicator::start({&rank_call, 1}).front()};
 }
 
 std::vector<PyNcclWork> run_group(const std::vector<const PyNccl*>& all, const std::vector<py::tuple>& fields) {
   std::vector<NcclCall> calls;
-  std::vector<NcclCommunicator::Part> parts;
+  std::vector<NcclCommunicator::RankCall> rank_calls;
   calls.reserve(fields.size());
   for (std::size_t i = 0; i < fields.size(); ++i) {
     calls.push_back(call_of(fields[i]));
-    parts.push_back({all.at(i)->nccl.get(), &calls.back()});
+    rank_calls.push_back({all.at(i)->nccl.get(), &calls.back()});
   }
   const Unlocked unlocked;
   std::vector<PyNcclWork> works;
-  for (auto& work : NcclCommunicator::start(parts)) {
+  for (auto& work : NcclCommunicator::start(rank_calls)) {
     works.push_back({std::move(work)});
   }
   return works;
@@ -310,7 +310,7 @@ void bind_nccl(py::module_& m) {
            "Agrees with the other ranks about a call and puts it into its stream: (collective, addresses of inputs, "
            "of outputs, lengths, dtype, op, root, peer, factor as bytes of the dtype, stream, timeout, name).");
   m.def("_nccl_status", &status, py::arg("paths"),
-        "What was found of NCCL: usable, version, code, path, where, why (not usable). It is looked for once.");
+        "What was found of NCCL: usable, version, code, path, where, why (not usable). The search is made once.");
   m.def("_nccl_unique_id", &unique_id, py::arg("paths"), "An id by which the ranks of a communicator meet.");
   m.def(
       "_device_bus_id",
@@ -332,7 +332,7 @@ void bind_nccl(py::module_& m) {
   m.def("_nccl_connect_devices", &connect_devices, py::arg("paths"), py::arg("devices"), py::arg("timeout"),
         "One rank for each device, all of them in this process.");
   m.def("_nccl_close", &close_all, py::arg("ranks"),
-        "Waits for what is in flight, then leaves. Twice does nothing. Ranks of one process are closed together.");
+        "Waits for the calls in flight, then leaves. Twice does nothing. Ranks of one process are closed together.");
   m.def("_nccl_run_group", &run_group, py::arg("ranks"), py::arg("calls"),
         "Calls of several ranks of this process, as one group of NCCL's.");
 }

@@ -1,4 +1,4 @@
-// NCCL: what is found of it, and its side of a communicator.
+// NCCL: the library that was found, and NCCL's communicators.
 #pragma once
 
 #include <pybind11/pybind11.h>

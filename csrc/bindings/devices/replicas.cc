@@ -18,7 +18,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Giving the interpreter's lock away and taking it again costs as much as moving this many bytes.
+// Releasing the interpreter's lock and acquiring it again costs as much as moving this many bytes.
 constexpr std::int64_t kBriefBytes = 16 << 10;
 
 PyArrayObject* as_array(PyObject* object) { return reinterpret_cast<PyArrayObject*>(object); }
@@ -37,11 +37,11 @@ bool like_first(PyArrayObject* array, PyArrayObject* first) {
          PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first), PyArray_NDIM(first));
 }
 
-// The tensors of a batch. The pointers of all of them lie in two vectors; inputs are kept alive, since the lists that
-// hold them may change while the interpreter is unlocked.
+// The tensors of a batch. The pointers of all of them lie in two vectors. References to the inputs are kept, since the
+// lists that hold them may change while the interpreter is unlocked.
 class Batch {
  public:
-  // False when the values are not arrays that can take part as they are.
+  // False where the values are not plain arrays of NumPy that are alike.
   bool add(py::handle values, Op op, int destinations) {
     const bool list = PyList_CheckExact(values.ptr());
     if ((!list && !PyTuple_CheckExact(values.ptr())) || destinations < 1) {
@@ -121,7 +121,7 @@ std::optional<py::list> reduce(const std::string& combination, int packs, const 
   return batch.reduce(parse_combination(combination), packs);
 }
 
-// `arrays` are contiguous, of one dtype, and alike but for `axis`.
+// `arrays` are contiguous, of one dtype, and of one shape except along `axis`.
 void gather(const py::list& arrays, int axis, const py::list& results) {
   std::vector<RowSource> sources;
   std::int64_t rows = 1;

@@ -1,4 +1,4 @@
-// Making communicators from descriptors that the control plane has connected.
+// Makes communicators from the descriptors (sockets, shared memory, eventfds) that the Python control plane hands over.
 
 #include <fcntl.h>
 #include <pybind11/stl.h>
@@ -24,10 +24,10 @@ namespace {
 
 namespace py = pybind11;
 
-// See Limits::read_bytes: as measured, docs/lab/copies.md.
+// For Limits::read_bytes; measured (docs/lab/copies.md).
 constexpr std::int64_t kReadBytes = 256 << 10;
 
-// Box sizes. The defaults were measured (docs/lab/pipelines.md); tests make them tiny.
+// Sizes of the bounce buffers. The defaults were measured (docs/lab/pipelines.md); tests make them tiny.
 Limits limits_from(const py::dict& options) {
   Limits limits;
   limits.read_bytes = kReadBytes;
@@ -43,7 +43,7 @@ Limits limits_from(const py::dict& options) {
   return limits;
 }
 
-// arena_bytes: address space for the segments of groups.
+// The layout of each rank's segment. The option arena_bytes: address space for the segments of groups.
 SegmentLayout layout_for(int size, const py::dict& options) {
   const Limits limits = limits_from(options);
   const auto heap = options["heap_bytes"].cast<std::size_t>();
@@ -63,7 +63,7 @@ CommunicatorOptions communicator_options(int rank, std::vector<int> host, const 
   return result;
 }
 
-// That this process may use.
+// The number of cores that this process may use.
 int cores() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -74,8 +74,8 @@ int create_segment(int size, const py::dict& options) {
   return find_memory("memfd").create(layout_for(size, options).total);
 }
 
-// A segment of a peer, once it is known to be as large as it has to be and sealed against shrinking: else touching it
-// could end this process.
+// Maps the segment of a peer. Checks first that it is large enough and sealed against shrinking, since access beyond
+// its end would kill this process (SIGBUS).
 Mapping map_segment(const Memory& memory, int descriptor, int rank, std::size_t bytes) {
   struct stat status{};
   const int seals = fcntl(descriptor, F_GET_SEALS);
@@ -98,7 +98,7 @@ int duplicate(int descriptor) {
   return copy;
 }
 
-// The segments and the doorbells of the ranks of one host, alive as long as any communicator that uses them.
+// The segments and doorbells of the ranks of one host. Shared by the communicators that use them.
 struct Segments {
   std::vector<Mapping> mappings;
   std::vector<int> doorbells;
@@ -121,7 +121,8 @@ struct Segments {
   }
 };
 
-// One rank of this process. segments: nullptr where it shares no memory. segment: the descriptor of its own, or -1.
+// Makes the communicator of one rank of this process. segments: nullptr where it shares no memory. segment: the
+// descriptor of its own segment, or -1.
 py::object make_rank(int rank, std::vector<Peer> peers, int doorbell, const SegmentLayout& layout, const Memory& memory,
                      const std::shared_ptr<Segments>& segments, int segment, CommunicatorOptions settings,
                      const py::dict& options) {
@@ -135,13 +136,13 @@ py::object make_rank(int rank, std::vector<Peer> peers, int doorbell, const Segm
                                                     std::move(settings)));
 }
 
-// A process of the job: its ranks, host name and pid; memory and doorbell of each of its ranks; the connection to it
-// and the descriptor of the process, for each of our ranks; where it shows its Python stack (engine/failure/stacks.h).
-// The lists are empty where there are none.
+// A process of the job: its ranks, host name and pid; the segment and the doorbell of each of its ranks; for each rank
+// of this process the control connection to that process and its pidfd; where it shows its Python stack
+// (engine/failure/stacks.h). Lists are empty where a process has none.
 using Process = std::tuple<std::vector<int>, std::string, int, std::vector<int>, std::vector<int>, std::vector<int>,
                            std::vector<int>, StackPlace>;
 
-// Maps the segments of all ranks of this host. Takes over nothing yet, since it may throw.
+// Maps the segments of all ranks of this host. May throw, so it takes ownership of no descriptor yet.
 std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory& memory, int size,
                                        const std::vector<int>& ranks, const std::vector<int>& own_segments,
                                        const std::vector<int>& own_doorbells, const std::vector<Process>& processes) {
@@ -163,7 +164,7 @@ std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory
   return segments;
 }
 
-// What our rank number `replica` has of the others.
+// The peers of `rank`, which is number `replica` among the ranks of this process.
 std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::vector<Process>& processes,
                            const std::vector<int>& tcp) {
   std::vector<Peer> peers(size);
@@ -190,8 +191,8 @@ std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::v
   return peers;
 }
 
-// A communicator for each rank of process `own`. segments, doorbells: its own, by replica; tcp: for each replica the
-// connection to each rank, -1 where there is none. All descriptors are taken over, unless it throws.
+// Makes a communicator for each rank of process `own`. segments, doorbells: of its ranks; tcp: for each of its ranks
+// the connection to each other rank, -1 where there is none. Takes ownership of all descriptors, unless it throws.
 py::list connect(int own, const std::vector<int>& host, bool crowded, const std::vector<int>& segments,
                  const std::vector<int>& doorbells, const std::vector<Process>& processes,
                  const std::vector<std::vector<int>>& tcp, const py::dict& options) {
@@ -227,7 +228,7 @@ py::list connect(int own, const std::vector<int>& host, bool crowded, const std:
   return result;
 }
 
-// n communicators for n threads of this process.
+// Makes communicators for `size` threads of this process.
 py::list local_group(int size, const py::dict& options) {
   const SegmentLayout layout = layout_for(size, options);
   const Memory& memory = find_memory("host");

@@ -11,7 +11,7 @@ namespace {
 
 namespace py = pybind11;
 
-// With its errno, as Python's own have it.
+// An OSError with its errno, as Python raises it.
 void set_os_error(const std::system_error& error) {
   if (PyObject* arguments = Py_BuildValue("(is)", error.code().value(), error.what())) {
     PyErr_SetObject(PyExc_OSError, arguments);
@@ -40,7 +40,7 @@ const char* class_name(ErrorKind kind) {
   return "CollectivesError";
 }
 
-// Texts may hold bytes that a peer sent, or a name that was cut in the middle of a character.
+// Decodes leniently: a text may hold bytes that a peer sent, or a name that was truncated in the middle of a character.
 py::object text(const std::string& bytes) {
   return py::reinterpret_steal<py::object>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));

@@ -10,7 +10,7 @@ namespace collectives {
 // Makes pybind11 translate the errors of core/error.h.
 void register_errors();
 
-// What has interrupted a wait: the Python error that a signal handler has raised, which is set.
+// Names what has interrupted a wait, by the Python error that a signal handler has raised and that is set.
 std::string interruption();
 
 // Sets the Python error for the C++ exception that is being handled; for functions outside pybind11.

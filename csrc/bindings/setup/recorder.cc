@@ -24,7 +24,7 @@ std::string json_of(const Recorder& recorder, const std::string& why) {
   return text;
 }
 
-// Every recorder of this process, by rank.
+// The JSON of every recorder of this process.
 std::vector<std::string> all_json(const std::string& why) {
   struct Found {
     const std::string& why;
@@ -50,9 +50,10 @@ void bind_recorder(py::module_& m) {
   m.def("_open_stack_page", &open_stack_page, py::arg("machine"),
         "Makes the page in which this process shows its Python stack; its descriptor, or -1.");
   m.def("_stack_place", &own_stack_place, "How others on this machine find that page.");
-  m.def("_stack_signal", &stack_signal, "The signal by which they ask.");
-  m.def("_signal_is_free", &signal_is_free, "Whether nobody in this process handles the signal.", py::arg("signal"));
-  m.def("_take_over_stack_signal", &take_over_stack_signal, "Answers them, by the handler that faulthandler has set.");
+  m.def("_stack_signal", &stack_signal, "The signal by which others ask for the stack.");
+  m.def("_signal_is_free", &signal_is_free, "Whether the signal has no handler in this process.", py::arg("signal"));
+  m.def("_take_over_stack_signal", &take_over_stack_signal,
+        "Answers that signal by the handler that faulthandler has set.");
   m.def("_dump_on_signal", &dump_on_signal, "Has SIGUSR2 dump the recorders of this process.");
   m.def("_set_recorder_folder", &set_recorder_folder, "Where dumps go.", py::arg("folder"));
 }

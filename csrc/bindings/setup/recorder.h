@@ -1,4 +1,4 @@
-// The recorder, and the signal handlers, as Python sees them.
+// Functions for the recorder and the signal handlers.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -7,8 +7,8 @@ namespace {
 
 Api g_api;
 
-// Releases differ in whether they load their library with global symbols, so it is looked up by name. It must be there
-// already: another copy would have another registry of ops.
+// Looks the library up by name, since not all releases load it with global symbols. Does not load it: a second copy
+// would have a registry of ops of its own.
 void* loaded_library() {
   for (const char* name : {"libtensorflow_framework.so.2", "libtensorflow_framework.so"}) {
     if (void* handle = dlopen(name, RTLD_NOW | RTLD_NOLOAD); handle != nullptr) {

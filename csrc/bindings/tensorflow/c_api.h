@@ -1,5 +1,5 @@
-// TensorFlow's C API, as far as it is needed: declarations of our own, and a table of its functions that is filled when
-// the library is loaded. So one binary serves every release of TensorFlow, and is built without any.
+// The part of TensorFlow's C API that is needed, declared here, and a table of its functions that is filled when this
+// library is loaded. So it is built without TensorFlow, and one binary works with every release.
 //
 // Source: the headers tensorflow/c/{c_api,kernels,ops,tf_tensor,tf_status}.h, whose functions are a stable ABI.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace collectives::tensorflow {
 
-// Objects of TensorFlow that are only ever pointed to.
+// Opaque types of TensorFlow.
 struct TfTensor;
 struct TfStatus;
 struct TfKernelBuilder;
@@ -57,7 +57,7 @@ struct Api {
   void (*TF_OpDefinitionBuilderSetShapeInferenceFunction)(TfOpDefinitionBuilder*,
                                                           void (*function)(TfShapeContext*, TfStatus*));
   void (*TF_RegisterOpDefinition)(TfOpDefinitionBuilder*, TfStatus*);
-  // A method of C++, which C has not: OpDefBuilder::SetIsDistributedCommunication(). Or nullptr.
+  // OpDefBuilder::SetIsDistributedCommunication(), a C++ method for which the C API has no function; may be nullptr.
   void* (*set_is_distributed_communication)(TfOpDefinitionBuilder*);
 
   std::int64_t (*TF_ShapeInferenceContextNumInputs)(TfShapeContext*);
@@ -96,10 +96,10 @@ struct Api {
   std::int64_t (*TF_StepId)(TfContext*);
 };
 
-// Fills the table from the TensorFlow of this process. Returns why that is not possible, or nothing.
+// Fills the table from the TensorFlow of this process. Returns why that fails; empty where it does not.
 std::string load_api();
 
-// The table, once it is filled.
+// The table; load_api() must have filled it.
 const Api& api();
 
 }  // namespace collectives::tensorflow

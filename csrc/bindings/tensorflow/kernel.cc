@@ -53,7 +53,7 @@ bool is_mismatch(const std::exception& error) {
 
 Status status_of(const std::exception& error, bool renewable) {
   Status status = new_status();
-  // Of Horovod, whose programs such groups are for, a mismatch has another code.
+  // Such groups are for programs of Horovod, which uses this code for a mismatch.
   const Code code = renewable && is_mismatch(error) ? Code::kFailedPrecondition : code_of(error);
   api().TF_SetStatus(status.get(), static_cast<int>(code), error.what());
   return status;
@@ -176,7 +176,7 @@ void register_op(const OpDefinition& definition) {
   for (const char* output : definition.outputs) {
     api().TF_OpDefinitionBuilderAddOutput(builder, output);
   }
-  if (definition.stateful) {  // TensorFlow takes no notice of the argument
+  if (definition.stateful) {  // TensorFlow ignores the argument: the call itself marks the op as stateful
     api().TF_OpDefinitionBuilderSetIsStateful(builder, true);
   }
   // TensorFlow turns the error "unavailable" of all other ops into "internal".
@@ -188,13 +188,13 @@ void register_op(const OpDefinition& definition) {
         api().TF_ShapeInferenceContextSetUnknownShape(context, status);
       });
   const Status status = new_status();
-  api().TF_RegisterOpDefinition(builder, status.get());  // takes the builder
+  api().TF_RegisterOpDefinition(builder, status.get());  // takes ownership of the builder
   check(status.get());
 }
 
 void register_kernel(const char* op, TfKernelBuilder* builder) {
   const Status status = new_status();
-  api().TF_RegisterKernelBuilder(op, builder, status.get());  // takes the builder
+  api().TF_RegisterKernelBuilder(op, builder, status.get());  // takes ownership of the builder
   check(status.get());
 }
 

@@ -1,4 +1,4 @@
-// What kernels share: owned tensors and statuses, attributes, and the way from our errors to TensorFlow's.
+// What kernels share: owned tensors and statuses, attributes, and the translation of errors to TensorFlow's.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ inline Status new_status() { return Status(api().TF_NewStatus()); }
 // Throws std::runtime_error with the text of a status that is an error.
 void check(const TfStatus* status);
 
-// What errors call a tensor: by its name where there is one.
+// A tensor in error texts: by its name where it has one, else by its number.
 std::string tensor_name(const std::vector<std::string>& names, int tensor);
 
 // Element type of a tensor. Throws ArgumentTypeError where the library has none for it; `what` names the tensor.
@@ -37,8 +37,8 @@ Span span_of(const TfTensor* tensor);
 
 Tensor input(TfContext* context, int index);
 void set_output(TfContext* context, int index, const TfTensor* tensor);
-// A tensor of the given shape for an output: the memory of one of the inputs, when nobody else needs it, else new
-// memory. Inputs that this kernel refers to at the moment count as needed.
+// A tensor of the given shape for an output. It gets the memory of one of the inputs, where nothing else holds a
+// reference to that input (not even a Tensor of this kernel), else new memory.
 Tensor forward_or_allocate(TfContext* context, const std::vector<int>& inputs, int output,
                            const std::vector<std::int64_t>& shape);
 
@@ -47,14 +47,14 @@ double float_attribute(TfConstruction* construction, const char* name);
 std::string string_attribute(TfConstruction* construction, const char* name);
 std::vector<std::string> strings_attribute(TfConstruction* construction, const char* name);
 
-// Whether ranks disagree.
+// Whether the error is that ranks disagree about a call.
 bool is_mismatch(const std::exception& error);
 
-// The status that says what `error` does. renewable: of a group that outlives a mismatch (renewal.h).
+// The TensorFlow status of an error. renewable: of a group that is renewed after a mismatch (renewal.h).
 Status status_of(const std::exception& error, bool renewable = false);
 
-// Makes kernels out of a class with a constructor from TfConstruction* and `void compute(TfContext*)`. No exception may
-// leave a function that TensorFlow calls.
+// The functions of a kernel for TensorFlow, made from a class with a constructor from TfConstruction* and a method
+// `void compute(TfContext*)`. They catch all exceptions, which TensorFlow's C code could not.
 template <class Kernel>
 void* create_kernel(TfConstruction* construction) {
   try {
@@ -79,7 +79,7 @@ void run_kernel(void* kernel, TfContext* context) {
   }
 }
 
-// Each registers the ops of one file. They throw when TensorFlow refuses.
+// Each registers the ops of one file. Throws where TensorFlow refuses.
 void register_reduce_replicas();
 void register_start();
 void register_wait();
@@ -96,7 +96,7 @@ struct OpDefinition {
 void register_op(const OpDefinition& definition);
 void register_kernel(const char* op, TfKernelBuilder* builder);
 
-// The shape of an output is that of an input.
+// Shape inference: the shape of an output is that of an input.
 void same_shape(TfShapeContext* context, int input, int output, TfStatus* status);
 
 }  // namespace collectives::tensorflow

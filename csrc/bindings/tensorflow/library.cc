@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-#include "bindings/tensorflow/flights.h"
+#include "bindings/tensorflow/in_flight_operations.h"
 #include "bindings/tensorflow/kernel.h"
 #include "bindings/tensorflow/renewal.h"
 #include "engine/directory.h"
@@ -32,15 +32,15 @@ const std::string g_problem = register_all();
 }  // namespace
 }  // namespace collectives::tensorflow
 
-// Why the ops could not be registered, or "": a library can report nothing while it is being loaded.
+// Why the ops could not be registered; empty where they are. A library cannot report errors while it is being loaded.
 extern "C" const char* collectives_tensorflow_problem() { return collectives::tensorflow::g_problem.c_str(); }
 
 // How many collectives are in flight: for tests.
 extern "C" int collectives_tensorflow_in_flight() {
-  return static_cast<int>(collectives::tensorflow::Flights::instance().in_flight());
+  return static_cast<int>(collectives::tensorflow::InFlightOperations::instance().in_flight());
 }
 
-// For programs that use the communicator of a group beside its ops. Writes what is wrong, as Renew does.
+// For programs that use the communicator of a group directly, too. Writes an error text, as Renew does.
 extern "C" void collectives_tensorflow_renew(std::int64_t number, char* problem, std::size_t bytes) {
   try {
     collectives::tensorflow::renewed(number, {});
@@ -49,10 +49,10 @@ extern "C" void collectives_tensorflow_renew(std::int64_t number, char* problem,
   }
 }
 
-// The same: they have told the program of a disagreement.
-extern "C" void collectives_tensorflow_note_mismatch(std::int64_t number) {
+// For the same programs: the communicator has raised a mismatch.
+extern "C" void collectives_tensorflow_schedule_renewal(std::int64_t number) {
   try {
-    collectives::tensorflow::note_mismatch(number, {}, *collectives::communicator_by_number(number));
+    collectives::tensorflow::schedule_renewal(number, {}, *collectives::communicator_by_number(number));
   } catch (const std::exception&) {
     return;  // the group is gone
   }

@@ -54,7 +54,8 @@ class ReduceReplicas {
     return indices;
   }
 
-  // Fills the request for tensor k and appends where its values are; TensorFlow keeps them there. Returns the shape.
+  // Fills the request for tensor k and appends the addresses of its values, which TensorFlow keeps alive during the
+  // call. Returns the shape.
   std::vector<std::int64_t> describe(TfContext* context, int k, ReplicaTensor& request,
                                      std::vector<const void*>& sources) const {
     std::vector<std::int64_t> shape;

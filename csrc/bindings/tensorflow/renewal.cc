@@ -13,20 +13,20 @@
 namespace collectives::tensorflow {
 namespace {
 
-struct Noted {
-  std::optional<std::int64_t> step;  // that has told of a mismatch; none: a call beside the ops
-  bool renewing = false;             // by one thread; others wait for that, as long as ranks may take to meet
+struct PendingRenewal {
+  std::optional<std::int64_t> step;  // whose op raised the mismatch; nullopt: a call of the communicator itself
+  bool renewing = false;             // a thread is making the new communicator; others wait for it
 };
 
 struct Renewals {
   std::mutex mutex;
-  std::condition_variable over;
-  std::map<std::int64_t, Noted> noted;  // by number
-  std::atomic<std::size_t> count{0};    // of these, so that a call needs no lock where there are none
+  std::condition_variable attempted;
+  std::map<std::int64_t, PendingRenewal> pending;  // by number
+  std::atomic<std::size_t> count{0};               // pending.size(), which calls read without the lock
   Renew renew = nullptr;
 };
 
-// Never deleted: threads of TensorFlow may still ask while the process ends.
+// Never deleted: threads of TensorFlow may use it while the process ends.
 Renewals& renewals() {
   static auto* const made = new Renewals;
   return *made;
@@ -34,28 +34,28 @@ Renewals& renewals() {
 
 void renew_now(std::int64_t number, std::optional<std::int64_t> step) {
   Renewals& all = renewals();
-  std::string problem(4096, '\0');  // before others have to wait for this thread
+  std::string problem(4096, '\0');  // allocated first: below, an exception would leave `renewing` set
   std::unique_lock lock(all.mutex);
-  all.over.wait(lock, [&] {
-    const auto found = all.noted.find(number);
-    return found == all.noted.end() || !found->second.renewing;
+  all.attempted.wait(lock, [&] {
+    const auto found = all.pending.find(number);
+    return found == all.pending.end() || !found->second.renewing;
   });
-  const auto found = all.noted.find(number);
-  if (found == all.noted.end() || (step && found->second.step == step)) {
+  const auto found = all.pending.find(number);
+  if (found == all.pending.end() || (step && found->second.step == step)) {
     return;
   }
-  found->second.renewing = true;  // from here on nobody else takes it away
+  found->second.renewing = true;  // so that no other thread erases the entry
   const Renew renew = all.renew;
   lock.unlock();
-  renew(number, problem.data(), problem.size());  // all ranks meet in there
+  renew(number, problem.data(), problem.size());  // a collective call
   problem.resize(problem.find('\0'));
   lock.lock();
   found->second.renewing = false;
   if (problem.empty()) {
-    all.noted.erase(found);
-    all.count.store(all.noted.size(), std::memory_order_release);
+    all.pending.erase(found);
+    all.count.store(all.pending.size(), std::memory_order_release);
   }
-  all.over.notify_all();
+  all.attempted.notify_all();
   if (!problem.empty()) {
     throw CollectivesError(ErrorKind::kPeer, problem, {});
   }
@@ -70,17 +70,18 @@ std::shared_ptr<Communicator> renewed(std::int64_t number, std::optional<std::in
   return communicator_by_number(number);
 }
 
-void note_mismatch(std::int64_t number, std::optional<std::int64_t> step, const Communicator& communicator) noexcept {
+void schedule_renewal(std::int64_t number, std::optional<std::int64_t> step,
+                      const Communicator& communicator) noexcept {
   try {
     if (communicator_by_number(number).get() != &communicator) {
       return;  // it has been renewed since
     }
     Renewals& all = renewals();
     const std::lock_guard guard(all.mutex);
-    all.noted[number].step = step;
-    all.count.store(all.noted.size(), std::memory_order_release);
+    all.pending[number].step = step;
+    all.count.store(all.pending.size(), std::memory_order_release);
   } catch (const std::exception&) {
-    return;  // as the header says; or the program has dropped the group
+    return;  // no memory (see the header), or the program has dropped the group
   }
 }
 

@@ -1,17 +1,22 @@
 // CollectivesStart, CollectivesStartParts: begin a collective over the ranks of a communicator and return at once.
 //
-// Inputs: the tensors of this rank; the number of rows of every part (collectives of parts only, else empty): of each
-// rank, in all_to_all those that rank 0 gives to each, then those that rank 1 gives, and so on; the token, a
-// resource that TensorFlow orders all ops by which take it, so that every rank starts its collectives in program order.
-// Outputs: the handle that CollectivesWait takes; the memory of the results, in which the collective is still at work.
-// Results take the place of inputs that nobody else needs.
+// Inputs:
+//   values  the tensors of this rank
+//   rows    vector collectives: the rows of every part, by rank (all_to_all: those that rank 0 sends to each rank, then
+//           those that rank 1 sends, and so on); else empty
+//   token   a resource. TensorFlow runs ops on one resource in program order, so all ranks start their collectives in
+//           the same order.
+// Outputs:
+//   handle  for CollectivesWait
+//   results the memory of the results, in which the collective still works. It may be that of an input, where nothing
+//           else needs the input.
 
 #include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "bindings/tensorflow/flights.h"
+#include "bindings/tensorflow/in_flight_operations.h"
 #include "bindings/tensorflow/kernel.h"
 #include "bindings/tensorflow/renewal.h"
 #include "core/error.h"
@@ -22,7 +27,7 @@ namespace collectives::tensorflow {
 namespace {
 
 constexpr const char* kStart = "CollectivesStart";
-constexpr const char* kStartParts = "CollectivesStartParts";
+constexpr const char* kStartVector = "CollectivesStartParts";
 
 class Start {
  public:
@@ -48,7 +53,7 @@ class Start {
       start(context, communicator);
     } catch (const CollectivesError& error) {
       if (is_mismatch(error)) {
-        note_mismatch(communicator_, step, *communicator);
+        schedule_renewal(communicator_, step, *communicator);
       }
       throw;
     }
@@ -58,9 +63,9 @@ class Start {
 
  private:
   void start(TfContext* context, std::shared_ptr<Communicator> communicator) const {
-    auto flight = std::make_shared<Flight>();
-    flight->communicator = std::move(communicator);
-    flight->renewable = renewable_ ? communicator_ : 0;
+    auto operation = std::make_shared<InFlightOperation>();
+    operation->communicator = std::move(communicator);
+    operation->renewable = renewable_ ? communicator_ : 0;
     Call call;
     call.collective = collective_;
     call.op = op_;
@@ -72,22 +77,23 @@ class Start {
     details->agreed = renewable_ && !names_.empty();
     const int tensors = api().TF_NumInputs(context) - 2;
     for (int i = 0; i < tensors; ++i) {
-      add(context, i, tensors, *flight, call);
+      add(context, i, tensors, *operation, call);
     }
     call.details = std::move(details);
-    call.algorithm = algorithm_number(call.problem(), algorithm_, flight->communicator->topology());
-    Flights& flights = Flights::instance();  // its thread, before anything is under way
-    flight->work = flight->communicator->post(call, false);
+    call.algorithm = algorithm_number(call.problem(), algorithm_, operation->communicator->topology());
+    // Before the post, since this starts the progress thread, which may fail.
+    InFlightOperations& operations = InFlightOperations::instance();
+    operation->work = operation->communicator->post(call, false);
     try {
-      set_output(context, 0, flights.launch(flight).get());
+      set_output(context, 0, operations.track(operation).get());
     } catch (...) {
-      flight->communicator->give_up(ErrorKind::kPeer, "an op of TensorFlow could not be made of a call under way");
+      operation->communicator->give_up(ErrorKind::kPeer, "an op of TensorFlow could not be made of a call under way");
       throw;
     }
   }
 
   // Adds tensor i to the call.
-  void add(TfContext* context, int i, int tensors, Flight& flight, Call& call) const {
+  void add(TfContext* context, int i, int tensors, InFlightOperation& operation, Call& call) const {
     Tensor tensor = input(context, i);
     const DType dtype = dtype_of(tensor.get(), tensor_name(names_, i));
     if (i > 0 && dtype != call.dtype) {
@@ -100,22 +106,22 @@ class Start {
     if (has_parts(collective_)) {
       std::vector<std::int64_t> alike = shape;
       if (!alike.empty() && collective_ != Collective::kReduceScatter) {
-        alike[0] = -1;  // the rows may differ between ranks, what follows may not
+        alike[0] = -1;  // ranks may have different numbers of rows, but agree on the other dimensions
       }
       call.shapes.add(alike);
-      add_parts(context, tensors, std::move(tensor), std::move(shape), flight, call);
+      add_vector_tensor(context, tensors, std::move(tensor), std::move(shape), operation, call);
       return;
     }
     call.shapes.add(shape);
     const Span given = span_of(tensor.get());
-    tensor.reset();  // see forward_or_allocate
+    tensor.reset();  // a reference would keep forward_or_allocate() from using its memory
     Tensor result = forward_or_allocate(context, {i}, 1 + i, shape);
     const Span made = span_of(result.get());
     if (made.data != given.data) {
       tensor = input(context, i);
     }
     if (collective_ == Collective::kBroadcast) {
-      if (flight.communicator->rank() == root_ && made.data != given.data && made.bytes > 0) {
+      if (operation.communicator->rank() == root_ && made.data != given.data && made.bytes > 0) {
         std::memcpy(made.data, given.data, made.bytes);
       }
       tensor.reset();
@@ -125,18 +131,18 @@ class Start {
     }
     call.output.push_back(made);
     if (tensor != nullptr) {
-      flight.inputs.push_back(std::move(tensor));
+      operation.inputs.push_back(std::move(tensor));
     }
-    flight.outputs.push_back(std::move(result));
+    operation.outputs.push_back(std::move(result));
   }
 
-  // One tensor per call.
-  void add_parts(TfContext* context, int tensors, Tensor tensor, std::vector<std::int64_t> shape, Flight& flight,
-                 Call& call) const {
+  // Adds the tensor of a vector collective, which has only one.
+  void add_vector_tensor(TfContext* context, int tensors, Tensor tensor, std::vector<std::int64_t> shape,
+                         InFlightOperation& operation, Call& call) const {
     const Tensor rows = input(context, tensors);
     const Span list = span_of(rows.get());
-    const auto ranks = static_cast<std::size_t>(flight.communicator->size());
-    const auto rank = static_cast<std::size_t>(flight.communicator->rank());
+    const auto ranks = static_cast<std::size_t>(operation.communicator->size());
+    const auto rank = static_cast<std::size_t>(operation.communicator->rank());
     const std::size_t parts = collective_ == Collective::kAllToAll ? ranks * ranks : ranks;
     if (tensors != 1 || shape.empty() || list.bytes != static_cast<std::int64_t>(parts * sizeof(std::int64_t))) {
       throw ArgumentError(std::string(name(collective_)) +
@@ -149,7 +155,7 @@ class Start {
     for (std::size_t part = 0; part < parts; ++part) {
       std::int64_t count = 0;
       std::memcpy(&count, list.data + part * sizeof count, sizeof count);
-      // all_gather: of every rank; else of this one.
+      // The result of an all_gather has the parts of all ranks, any other those for this rank.
       result_rows += collective_ == Collective::kAllGather || part % ranks == rank ? count : 0;
       call.lengths.push_back(count * row);
     }
@@ -161,8 +167,8 @@ class Start {
     check(status.get());
     call.input.push_back(span_of(tensor.get()));
     call.output.push_back(span_of(result.get()));
-    flight.inputs.push_back(std::move(tensor));
-    flight.outputs.push_back(std::move(result));
+    operation.inputs.push_back(std::move(tensor));
+    operation.outputs.push_back(std::move(result));
   }
 
   std::int64_t communicator_;
@@ -176,7 +182,7 @@ class Start {
   bool renewable_;
 };
 
-// As run_kernel, with the errors of a group that outlives a mismatch.
+// As run_kernel, but with the error codes of a group that is renewed after a mismatch.
 void run_start(void* kernel, TfContext* context) {
   const auto* const start = static_cast<const Start*>(kernel);
   try {
@@ -186,7 +192,7 @@ void run_start(void* kernel, TfContext* context) {
   }
 }
 
-// The outputs after the handle are like the inputs before the last two.
+// The outputs after the handle have the shapes of the inputs before `rows` and `token`.
 void start_shapes(TfShapeContext* context, TfStatus* status) {
   const auto tensors = static_cast<int>(api().TF_ShapeInferenceContextNumInputs(context)) - 2;
   api().TF_ShapeInferenceContextSetUnknownShape(context, status);
@@ -212,7 +218,7 @@ void register_one(const char* op, void (*shapes)(TfShapeContext*, TfStatus*)) {
 
 void register_start() {
   register_one(kStart, start_shapes);
-  register_one(kStartParts, nullptr);
+  register_one(kStartVector, nullptr);
 }
 
 }  // namespace collectives::tensorflow

@@ -5,7 +5,7 @@
 
 namespace collectives {
 
-// Adds `_isas()` and `_reduce(isa, dtype, op, finish, divisor, sources, destinations, count)`.
+// Adds `_reduce`, `_scale`, and functions that list instruction sets, dtypes and ops.
 void bind_reduce_testing(pybind11::module_& m);
 
 }  // namespace collectives

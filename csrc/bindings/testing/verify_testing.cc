@@ -18,8 +18,8 @@ namespace py = pybind11;
 namespace collectives {
 namespace {
 
-// A problem with its placement and limits, as the tests state it. Collectives of parts: `count` is the length of each
-// part, unless `lengths` names them all (Problem::counts).
+// A problem with its placement and limits, from the arguments of the tests. In vector collectives `count` is the length
+// of each part, unless `lengths` gives them all (Problem::counts).
 struct Case {
   std::string algorithm;
   Problem problem;
@@ -129,8 +129,8 @@ py::dict run_verify(const Case& c, bool in_place, int repeats, int mutate_rank, 
   return result;
 }
 
-// The mutants that pass in place as well as out of place, and how many there are. A schedule does not know whether it
-// runs in place, so a step may be there for one of the two only.
+// The mutants that the verifier accepts both in place and out of place, and the number of all mutants. One that it
+// rejects in either way is no survivor: a schedule has the same steps for both, and some are needed for one only.
 py::tuple survivors(const Case& c, int repeats) {
   std::vector<std::string> passed;
   std::int64_t total = 0;
@@ -158,7 +158,7 @@ py::tuple survivors(const Case& c, int repeats) {
 }  // namespace
 
 void bind_verify_testing(py::module_& m) {
-  // The arguments that state a case. Defaults are those of Limits except where tests want small ones.
+  // The arguments that make a Case, with the defaults of Limits.
   const Limits limits;
   const auto bind = [&m, &limits](const char* name, auto function, auto... more) {
     m.def(name, function, py::arg("collective"), py::arg("algorithm"), py::arg("size"), py::arg("root") = 0,

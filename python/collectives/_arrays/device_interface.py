@@ -195,7 +195,7 @@ class Dlpack(_AnyLibrary):
             capsule = x.__dlpack__(stream=stream, max_version=(1, 0))
         except TypeError:  # from before DLPack 1.0
             capsule = x.__dlpack__(stream=stream)
-        seen = _core._look_at_dlpack(capsule)
+        seen = _core._read_dlpack(capsule)
         dtype = numpy_dtype(*seen["dtype"])
         if dtype is None:
             code, bits, lanes = seen["dtype"]

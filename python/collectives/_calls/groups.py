@@ -88,7 +88,7 @@ def _make(
         members = [r for r in range(parent.size) if mark > 0 and rows[r, 2] == mark]
         members.sort(key=lambda r: (int(rows[r, 3]), r))
         reservation = _core._reserve(parent, number, members)
-        claimed, room, heap, offset = _gather(parent, kind, reservation.told()).T
+        claimed, room, heap, offset = _gather(parent, kind, reservation.state()).T
         if claimed.all():
             break
         reservation.cancel()

@@ -92,11 +92,11 @@ def find(comm: Communicator, device: int) -> _core._DevicePeers | None:
 def _connect(comm: Communicator, device: int) -> _core._DevicePeers | Literal["unknown"] | None:
     """What ``find`` returns; "unknown" when the arrays of some rank do not tell their device."""
     peers: _core._DevicePeers | None = None
-    endpoint = bytes(_core._device_card_bytes())
+    endpoint = bytes(_core._device_endpoint_bytes())
     try:
         if device >= 0:
             peers = _core._DevicePeers(comm.rank, comm.size, device)
-            endpoint = peers.card()
+            endpoint = peers.endpoint()
     except BackendError:
         peers = None  # the all_reduce below tells all ranks
     endpoints = comm.all_gather(np.frombuffer(endpoint, np.uint8), name="device endpoints")
@@ -134,7 +134,7 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
     """
     label = name or f"{call.collective} on devices"
     try:
-        head = np.frombuffer(peers.head(**vars(call)), np.uint8)
+        head = np.frombuffer(peers.header(**vars(call)), np.uint8)
     except Exception:
         comm.close()  # the others wait for this rank
         raise

@@ -36,7 +36,7 @@ def _load() -> tuple[Any, Any]:
     ops = tf.load_op_library(_PATH)
     library = ctypes.CDLL(_PATH)
     library.collectives_tensorflow_problem.restype = ctypes.c_char_p
-    library.collectives_tensorflow_note_mismatch.argtypes = [ctypes.c_int64]
+    library.collectives_tensorflow_schedule_renewal.argtypes = [ctypes.c_int64]
     library.collectives_tensorflow_renew.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t]
     if text := library.collectives_tensorflow_problem().decode():
         raise ImportError(f"collectives.tensorflow cannot work with TensorFlow {tf.__version__}: {text}")
@@ -117,7 +117,7 @@ class Group:
             yield self.communicator
         except CollectivesError as error:
             if isinstance(error, MismatchError):
-                library.collectives_tensorflow_note_mismatch(self.number)
+                library.collectives_tensorflow_schedule_renewal(self.number)
             raise as_tensorflow(error, renewable=self.renewable) from error
 
     def token(self) -> Any:

@@ -1,4 +1,4 @@
-// What becomes of calls after they were put into their streams: waiting, looking after them, failing, closing.
+// Calls that are in their streams: waiting for them, checking them for failures, aborting, closing.
 
 #include <unistd.h>
 
@@ -9,21 +9,21 @@
 #include "core/say.h"
 #include "nccl/communicator.h"
 #include "nccl/errors.h"
-#include "nccl/words.h"
+#include "nccl/text.h"
 
 namespace collectives {
 namespace {
 
-// How long an abort waits for another thread to come back from NCCL, whose calls should not wait for anything.
-constexpr auto kAbortPatience = std::chrono::milliseconds(200);
-// How long NCCL may take to leave in good order.
-constexpr auto kClosePatience = std::chrono::seconds(10);
+// How long an abort waits for another thread to return from NCCL, whose calls should not block.
+constexpr auto kAbortTimeout = std::chrono::milliseconds(200);
+// How long NCCL may take for an orderly end.
+constexpr auto kCloseTimeout = std::chrono::seconds(10);
 constexpr auto kPause = std::chrono::microseconds(100);
 
 }  // namespace
 
-// Under mutex_. Whether the device has done it; an event that is done after an abort says nothing, but then the work
-// has its error already.
+// Under mutex_. Whether the device has done the call. After an abort events happen, too, and prove nothing; works have
+// their error before the abort (see fail()).
 bool NcclCommunicator::query(NcclWork& work) {
   if (work.state != NcclWork::State::kIssued) {
     return work.state == NcclWork::State::kDone;
@@ -38,7 +38,7 @@ bool NcclCommunicator::query(NcclWork& work) {
   return true;
 }
 
-// Under mutex_.
+// Under mutex_. Drops the works that are done.
 void NcclCommunicator::reap() {
   std::vector<std::shared_ptr<NcclWork>> left;
   for (const auto& work : pending_) {
@@ -49,8 +49,8 @@ void NcclCommunicator::reap() {
   pending_.swap(left);
 }
 
-// As query(), for whoever waits: an error of the device is one of the communicator.
-bool NcclCommunicator::ask(NcclWork& work) {
+// As query(), for a thread that waits: an error of the device fails the communicator.
+bool NcclCommunicator::query_or_fail(NcclWork& work) {
   std::unique_ptr<CollectivesError> found;
   {
     const std::lock_guard guard(mutex_);
@@ -71,7 +71,7 @@ bool NcclCommunicator::ask(NcclWork& work) {
 bool NcclCommunicator::done(NcclWork& work) {
   refuse_after_fork();
   try {
-    return ask(work);
+    return query_or_fail(work);
   } catch (const CollectivesError&) {
     return true;  // wait() says which
   }
@@ -81,7 +81,7 @@ bool NcclCommunicator::wait(NcclWork& work, double timeout_s) {
   refuse_after_fork();
   const auto started = NcclClock::now();
   constexpr int kYields = 100;
-  for (int turn = 0; !ask(work); ++turn) {
+  for (int turn = 0; !query_or_fail(work); ++turn) {
     if (timeout_s >= 0 && seconds_since(started) >= timeout_s) {
       return false;
     }
@@ -107,7 +107,7 @@ bool NcclCommunicator::failed() {
   return error_ != nullptr;
 }
 
-bool NcclCommunicator::look_after() {
+bool NcclCommunicator::check_pending() {
   std::string late;
   std::unique_ptr<CollectivesError> found;
   try {
@@ -124,7 +124,7 @@ bool NcclCommunicator::look_after() {
       }
       std::string call = who();
       call.append(", ").append(nccl_call_text(work->collective, work->name));
-      if (expired && work->state == NcclWork::State::kEntering) {  // this thread saw it before settle() did
+      if (expired && work->state == NcclWork::State::kSubmitting) {  // as await_issued() would find in a moment
         found = std::make_unique<CollectivesError>(ErrorKind::kDeadline, call.append(nccl_in_progress_text(age)),
                                                    context(work->collective, work->name));
         break;
@@ -150,7 +150,7 @@ bool NcclCommunicator::look_after() {
   if (!late.empty()) {
     say(late);
   }
-  if (found == nullptr && nccl_mutex_.try_lock()) {  // where a thread is in NCCL that one sees the error
+  if (found == nullptr && nccl_mutex_.try_lock()) {  // a thread that holds it sees NCCL's error itself
     NcclResult result = kNcclSuccess;
     if (!aborted_.load(std::memory_order_acquire)) {
       const NcclResult asked = library_.api.comm_get_async_error(comm_, &result);
@@ -174,8 +174,9 @@ bool NcclCommunicator::look_after() {
   return true;
 }
 
-// The first failure counts. tell: the others do not know it yet.
-void NcclCommunicator::fail(const CollectivesError& error, bool tell) {
+// Records the first failure, gives its error to all works, and aborts. publish: whether to publish it to the other
+// ranks.
+void NcclCommunicator::fail(const CollectivesError& error, bool publish) {
   {
     const std::lock_guard guard(mutex_);
     if (error_ != nullptr) {
@@ -201,7 +202,7 @@ void NcclCommunicator::fail(const CollectivesError& error, bool tell) {
     }
     pending_.clear();
   }
-  if (tell && group_.fail) {
+  if (publish && group_.fail) {
     group_.fail(error);
   }
   abort();
@@ -210,8 +211,8 @@ void NcclCommunicator::fail(const CollectivesError& error, bool tell) {
 // Ends the kernels that wait for other ranks, and frees what NCCL holds.
 void NcclCommunicator::abort() {
   std::unique_lock guard(nccl_mutex_, std::defer_lock);
-  // Where another thread does not come back, this call is what brings it back.
-  (void)guard.try_lock_for(kAbortPatience);
+  // Without the lock, if it must be: a thread that hangs in NCCL returns only after the abort.
+  (void)guard.try_lock_for(kAbortTimeout);
   if (comm_ == nullptr || aborted_.exchange(true, std::memory_order_acq_rel)) {
     return;
   }
@@ -224,7 +225,7 @@ void NcclCommunicator::abort() {
   }
 }
 
-// Waits for what is in flight. True where NCCL is left to be told.
+// Waits for the calls in flight. True where NCCL's communicator has to be destroyed afterwards.
 bool NcclCommunicator::stop() {
   if (process_ != getpid()) {
     return false;
@@ -236,7 +237,7 @@ bool NcclCommunicator::stop() {
     }
     closed_ = true;
   }
-  while (!idle()) {  // it ends, or the watchdog ends it
+  while (!idle()) {  // each call ends, or the watchdog fails it
     std::this_thread::sleep_for(kPause);
   }
   return !failed();
@@ -249,8 +250,8 @@ void NcclCommunicator::close(std::span<NcclCommunicator* const> communicators) {
       open.push_back(communicator);
     }
   }
-  const auto until = NcclClock::now() + kClosePatience;
-  // First all of them, since those of one process wait for each other; then what is left of each.
+  const auto until = NcclClock::now() + kCloseTimeout;
+  // First finalize all, since those of one process wait for each other in there; then destroy each.
   for (NcclCommunicator* communicator : open) {
     NcclResult result = kNcclSuccess;
     {
@@ -268,7 +269,7 @@ void NcclCommunicator::close(std::span<NcclCommunicator* const> communicators) {
   }
 }
 
-// In good order, or else by an abort.
+// Destroys NCCL's communicator when it is finalized; aborts it where it is not in time.
 void NcclCommunicator::destroy(NcclClock::time_point until) {
   NcclResult result = state();
   while (result == kNcclInProgress && NcclClock::now() < until && (!group_.failure || group_.failure() == nullptr)) {

@@ -1,4 +1,4 @@
-#include "device/gang.h"
+#include "device/team.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -11,17 +11,17 @@ namespace collectives {
 namespace {
 
 constexpr int kSlots = 4;
-// Of each rank. More is for results that nobody asked for, and is released after the call.
+// The most memory of a rank that is kept. A call that returns no result on some replicas may need more for a while.
 constexpr std::int64_t kKeepBytes = 256 << 20;
 constexpr std::size_t kKeepPlans = 256;
-constexpr std::size_t kKeepGangs = 16;
-struct Gangs {
+constexpr std::size_t kKeepTeams = 16;
+struct Teams {
   std::mutex mutex;
-  std::vector<std::pair<std::vector<int>, std::shared_ptr<Gang>>> list;  // the latest first
+  std::vector<std::pair<std::vector<int>, std::shared_ptr<DeviceTeam>>> list;  // the latest first
 };
 
-Gangs& gangs() {
-  static Gangs* const all = new Gangs();  // never destroyed: the driver may be gone before static objects are
+Teams& teams() {
+  static Teams* const all = new Teams();  // never destroyed: the driver may be gone before static objects are
   return *all;
 }
 
@@ -31,7 +31,7 @@ bool of_member(Region region) {
 
 }  // namespace
 
-Gang::Gang(const std::vector<int>& devices) {
+DeviceTeam::DeviceTeam(const std::vector<int>& devices) {
   const DeviceApi& api = device_api();
   try {
     std::map<std::pair<int, int>, bool> known;
@@ -59,11 +59,11 @@ Gang::Gang(const std::vector<int>& devices) {
   }
 }
 
-Gang::~Gang() { clear(); }
+DeviceTeam::~DeviceTeam() { clear(); }
 
-void Gang::clear() {
+void DeviceTeam::clear() {
   const DeviceApi& api = device_api();
-  // First, since this waits for what uses it.
+  // First: release() waits for the work that uses the memory, which may be in the streams that are destroyed below.
   for (const Retired& retired : retired_) {
     api.release(retired.memory);
     api.event_destroy(retired.event);
@@ -84,13 +84,13 @@ void Gang::clear() {
   }
 }
 
-// What slots and staging need to hold.
-void Gang::measure(DevicePlan& plan) const {
+// Finds out how large slots and staging memory have to be.
+void DeviceTeam::size_buffers(DevicePlan& plan) const {
   for (int r = 0; r < size(); ++r) {
     std::int64_t most = 0;
     const Schedule& schedule = plan.schedules[r];
     if (schedule.trades) {
-      throw std::logic_error("a schedule for devices trades boxes");
+      throw std::logic_error("a schedule for devices swaps bounce buffers");
     }
     for (const Step& step : schedule.steps) {
       std::int64_t staged = 0;
@@ -113,7 +113,7 @@ void Gang::measure(DevicePlan& plan) const {
   }
 }
 
-const DevicePlan& Gang::plan(Problem problem, const std::string& algorithm, std::int64_t chunk_bytes) {
+const DevicePlan& DeviceTeam::plan(Problem problem, const std::string& algorithm, std::int64_t chunk_bytes) {
   const Key key{problem.collective, problem.op,     problem.dtype, problem.count,
                 problem.root,       problem.counts, algorithm,     chunk_bytes};
   if (const auto found = plans_.find(key); found != plans_.end()) {
@@ -123,9 +123,9 @@ const DevicePlan& Gang::plan(Problem problem, const std::string& algorithm, std:
   plan.limits.slots = kSlots;
   plan.limits.slot_bytes = plan.limits.segment_bytes = plan.limits.most_stage_bytes = chunk_bytes;
   plan.limits.inline_bytes = 0;
-  plan.limits.trade_boxes = false;  // between memories of GPUs lines do not migrate
+  plan.limits.trade_boxes = false;  // a swap of bounce buffers saves cache misses of CPUs, of which devices have none
   problem.memory = MemoryKind::kPrivate;
-  // Parts may have other lengths in the arrays of others, which mapped memory of hosts does not allow either.
+  // Symmetric memory needs arrays that are alike on all ranks, which vector collectives do not have.
   if (const Algorithm* known = find_algorithm(problem.collective, algorithm);
       known != nullptr && all_accessible_ && !has_parts(problem.collective)) {
     problem.memory = MemoryKind::kSymmetric;
@@ -136,14 +136,14 @@ const DevicePlan& Gang::plan(Problem problem, const std::string& algorithm, std:
   for (int r = 0; r < size(); ++r) {
     plan.schedules.push_back(build_schedule(algorithm, problem, one_host(r, size()), plan.limits));
   }
-  measure(plan);
+  size_buffers(plan);
   if (plans_.size() == kKeepPlans) {
     plans_.clear();
   }
   return plans_.emplace(key, std::move(plan)).first->second;
 }
 
-std::byte* Gang::memory(int rank, std::int64_t bytes) {
+std::byte* DeviceTeam::memory(int rank, std::int64_t bytes) {
   Member& member = members_[rank];
   if (member.bytes < bytes) {
     retire(member);
@@ -157,8 +157,9 @@ std::byte* Gang::memory(int rank, std::int64_t bytes) {
   return static_cast<std::byte*>(member.memory);
 }
 
-// In the stream of the rank lies all that uses the memory, or waits for it: calls begin with a wait for `done`.
-void Gang::retire(Member& member) {
+// The event goes into the stream of the rank, behind all work that uses the memory: the rank's own work is there, and
+// each call begins with a wait for done(), behind the work of the other ranks.
+void DeviceTeam::retire(Member& member) {
   if (member.memory == nullptr) {
     return;
   }
@@ -174,7 +175,7 @@ void Gang::retire(Member& member) {
   check_device(api.event_record(event, member.stream), "recording an event");
 }
 
-void Gang::tidy() {
+void DeviceTeam::release_retired() {
   const DeviceApi& api = device_api();
   std::erase_if(retired_, [&](const Retired& retired) {
     if (api.event_query(retired.event) != kDeviceOk) {
@@ -193,30 +194,30 @@ void Gang::tidy() {
   }
 }
 
-std::shared_ptr<Gang> gang_of(const std::vector<int>& devices) {
-  Gangs& all = gangs();
+std::shared_ptr<DeviceTeam> team_of(const std::vector<int>& devices) {
+  Teams& all = teams();
   const std::lock_guard lock(all.mutex);
   const auto found = std::find_if(all.list.begin(), all.list.end(), [&](const auto& g) { return g.first == devices; });
   if (found != all.list.end()) {
     std::rotate(all.list.begin(), found, found + 1);
     return all.list[0].second;
   }
-  auto gang = std::make_shared<Gang>(devices);
-  all.list.emplace(all.list.begin(), devices, gang);
-  if (all.list.size() > kKeepGangs) {
+  auto team = std::make_shared<DeviceTeam>(devices);
+  all.list.emplace(all.list.begin(), devices, team);
+  if (all.list.size() > kKeepTeams) {
     all.list.pop_back();
   }
-  return gang;
+  return team;
 }
 
-void forget(const std::shared_ptr<Gang>& gang) {
-  Gangs& all = gangs();
+void drop_team(const std::shared_ptr<DeviceTeam>& team) {
+  Teams& all = teams();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.list, [&](const auto& entry) { return entry.second == gang; });
+  std::erase_if(all.list, [&](const auto& entry) { return entry.second == team; });
 }
 
-void drop_gangs() {
-  Gangs& all = gangs();
+void drop_teams() {
+  Teams& all = teams();
   const std::lock_guard lock(all.mutex);
   all.list.clear();
 }

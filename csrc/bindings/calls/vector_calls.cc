@@ -1,4 +1,4 @@
-#include "bindings/calls/parts.h"
+#include "bindings/calls/vector_calls.h"
 
 #include <pybind11/pybind11.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The arguments, by position: from kAlgorithm on in the order of Options in _calls/parts.py.
+// The arguments by position; from kAlgorithm on in the order of Options in _calls/vector.py.
 enum Position : std::uint8_t {
   kCollective,
   kX,
@@ -43,11 +43,11 @@ struct Arguments {
   Op op;
   bool deterministic;
   int root;
-  bool gives;                     // not so: who gets from scatter, whose x does not count
-  bool takes;                     // not so: who gives to gather, whose out does not count
-  PlainArray x;                   // without memory where this rank gives nothing
-  std::optional<PlainArray> out;  // otherwise a new array
-  Py_ssize_t counts;              // -1: not said
+  bool sends;                     // false for the ranks that are not the root of a scatter; their x is ignored
+  bool receives;                  // false for the ranks that are not the root of a gather; their out is ignored
+  PlainArray x;                   // without memory where this rank does not send
+  std::optional<PlainArray> out;  // nullopt: the result is a new array
+  Py_ssize_t counts;              // -1: not given
 };
 
 bool is_text(PyObject* object, const char* text) {
@@ -72,7 +72,7 @@ std::optional<Collective> collective_of(PyObject* name) {
   return std::nullopt;
 }
 
-// The number of a rank; -1 for anything else.
+// The number of a rank; -1 for any other object.
 int rank_of(PyObject* object, int size) {
   int overflow = 0;
   const long value = PyLong_CheckExact(object) ? PyLong_AsLongAndOverflow(object, &overflow) : -1;
@@ -100,12 +100,12 @@ std::optional<Arguments> parse(PyObject* const* args, const Communicator& commun
   a.op = static_cast<Op>(op);
   a.deterministic = args[kDeterministic] == Py_True;
   a.root = root;
-  a.gives = here || *collective != Collective::kScatter;
-  a.takes = here || *collective != Collective::kGather;
-  if (a.gives && !as_plain(args[kX], &a.x)) {
+  a.sends = here || *collective != Collective::kScatter;
+  a.receives = here || *collective != Collective::kGather;
+  if (a.sends && !as_plain(args[kX], &a.x)) {
     return std::nullopt;
   }
-  if (PlainArray out{}; a.takes && args[kOut] != Py_None) {
+  if (PlainArray out{}; a.receives && args[kOut] != Py_None) {
     if (!as_plain(args[kOut], &out) || !out.writable) {
       return std::nullopt;
     }
@@ -119,9 +119,12 @@ std::optional<Arguments> parse(PyObject* const* args, const Communicator& commun
   return a;
 }
 
-bool joins(Collective collective) { return collective == Collective::kAllGather || collective == Collective::kGather; }
+// Whether the result has rows of all ranks.
+bool gathers(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kGather;
+}
 
-// The length of axis 0 of the result of a rank that gives; -1 where the call is not one for here.
+// The length of axis 0 of the result, on a rank that sends; -1 where the general path has to make the call.
 npy_intp rows_of_result(const Arguments& a, npy_intp size) {
   if (a.x.dimensions < 1 || a.x.dimensions > kMostDimensions) {
     return -1;
@@ -130,8 +133,8 @@ npy_intp rows_of_result(const Arguments& a, npy_intp size) {
   switch (a.collective) {
     case Collective::kAllGather:
     case Collective::kGather: {
-      npy_intp all = 0;  // of arrays without elements it may be anything
-      const bool fits = !__builtin_mul_overflow(rows, size, &all);
+      npy_intp all = 0;
+      const bool fits = !__builtin_mul_overflow(rows, size, &all);  // an array without elements may have any length
       return fits && (a.counts < 0 || a.counts == rows) ? all : -1;
     }
     case Collective::kReduceScatter:
@@ -146,7 +149,8 @@ npy_intp rows_of_result(const Arguments& a, npy_intp size) {
   }
 }
 
-// Whether `out` can take a result of so many rows. It may share memory with `x` where that is the own part of it.
+// Whether `out` has the shape of a result with so many rows. It may share memory with `x` only where `x` is this rank's
+// part of the result of an all_gather.
 bool fits(const Arguments& a, npy_intp rows, int rank) {
   if (a.out->dtype != a.x.dtype || a.out->dimensions != a.x.dimensions || a.out->shape[0] != rows ||
       !std::equal(a.x.shape + 1, a.x.shape + a.x.dimensions, a.out->shape + 1)) {
@@ -158,15 +162,15 @@ bool fits(const Arguments& a, npy_intp rows, int rank) {
   return apart || (a.collective == Collective::kAllGather && from.data == to.data + rank * from.bytes);
 }
 
-// As empty() in _arrays/adapted.py: its memory begins a cache line, as other libraries want it.
-// dtype: which the array takes.
+// A new array, aligned to 64 bytes for other libraries, as empty() in _arrays/adapted.py. dtype: its reference is
+// stolen.
 PyObject* new_array(PyArray_Descr* dtype, const PlainArray& like, npy_intp rows) {
   constexpr std::uintptr_t kAlignment = 64;
   npy_intp dimensions[kMostDimensions];
   std::copy_n(like.shape, like.dimensions, dimensions);
   dimensions[0] = rows;
   npy_intp bytes = static_cast<npy_intp>(size_of(like.dtype));
-  for (int i = like.dimensions - 1; i >= 0; --i) {  // the rows last: there may be any number of those without elements
+  for (int i = like.dimensions - 1; i >= 0; --i) {  // rows last: without elements there may be any number, times 0
     bytes *= dimensions[i];
   }
   bytes += static_cast<npy_intp>(kAlignment);
@@ -185,13 +189,13 @@ PyObject* new_array(PyArray_Descr* dtype, const PlainArray& like, npy_intp rows)
   return array.release().ptr();
 }
 
-// The element type and the shape of an array, as they were before its rank waited.
-struct Seen {
+// The dtype and shape of an array, as they were before its rank waited.
+struct Layout {
   DType dtype;
   int dimensions;
   npy_intp shape[kMostDimensions];
 
-  explicit Seen(const PlainArray& x) : dtype(x.dtype), dimensions(x.dimensions), shape{} {
+  explicit Layout(const PlainArray& x) : dtype(x.dtype), dimensions(x.dimensions), shape{} {
     std::copy_n(x.shape, x.dimensions, shape);
   }
   bool is(const PlainArray& x) const {
@@ -199,26 +203,26 @@ struct Seen {
   }
 };
 
-// While a rank waits, a signal handler or another thread may give its arrays other memory, or another shape. False when
-// they are none for here any more, or x is not what the others know of.
-bool look_again(Arguments* a, PyObject* const* args, const std::optional<Seen>& seen) {
-  if (seen && (!as_plain(args[kX], &a->x) || !seen->is(a->x))) {
+// Reads the arrays again after a wait, in which a signal handler or another thread may have given them other memory or
+// another shape. False when they are no plain arrays any more, or x has not the layout that the other ranks know.
+bool read_again(Arguments* a, PyObject* const* args, const std::optional<Layout>& before) {
+  if (before && (!as_plain(args[kX], &a->x) || !before->is(a->x))) {
     return false;
   }
   return !a->out || (as_plain(args[kOut], &*a->out) && a->out->writable);
 }
 
-// Where a result of so many rows goes: out, or a new array of the kind of x. False when there is no memory for it, with
-// the Python error set, or when it is none for here.
+// The array for a result of so many rows: out, or a new array of the kind of x. False with the Python error set when
+// there is no memory for it; false without one when the general path has to make it.
 bool find_result(const Arguments& a, PyObject* const* args, npy_intp rows, py::object* result, PlainArray* to) {
-  if (a.out || !a.takes) {
-    *result = py::reinterpret_borrow<py::object>(a.takes ? args[kOut] : Py_None);
+  if (a.out || !a.receives) {
+    *result = py::reinterpret_borrow<py::object>(a.receives ? args[kOut] : Py_None);
     *to = a.out.value_or(PlainArray{});
     return true;
   }
   if (!a.x.numpy) {
     *result = py::reinterpret_steal<py::object>(new_tensor(a.x, rows));
-  } else if (a.gives) {  // there may be several descriptors of an element type: long long beside long
+  } else if (a.sends) {  // the same descriptor as x: NumPy may have several for a dtype, such as long and long long
     PyObject* dtype = reinterpret_cast<PyObject*>(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(args[kX])));
     *result =
         py::reinterpret_steal<py::object>(new_array(reinterpret_cast<PyArray_Descr*>(Py_NewRef(dtype)), a.x, rows));
@@ -228,9 +232,9 @@ bool find_result(const Arguments& a, PyObject* const* args, npy_intp rows, py::o
   return *result && as_plain(result->ptr(), to);
 }
 
-// known: what the ranks have told each other already, or nullptr.
-PyObject* go_general_way(PyObject* self, PyObject* const* args, PyObject* known) {
-  static PyObject* method = PyUnicode_InternFromString("_general_parts");
+// known: the layouts that the ranks have exchanged already, or nullptr.
+PyObject* run_general(PyObject* self, PyObject* const* args, PyObject* known) {
+  static PyObject* method = PyUnicode_InternFromString("_general_vector");
   PyObject* arguments[kArguments + 2] = {self};
   std::copy_n(args, kArguments, arguments + 1);
   arguments[kArguments + 1] = known;
@@ -239,11 +243,11 @@ PyObject* go_general_way(PyObject* self, PyObject* const* args, PyObject* known)
 
 }  // namespace
 
-PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const* given, Py_ssize_t count) {
+PyObject* run_vector(PyObject* self, Communicator& communicator, PyObject* const* given, Py_ssize_t count) {
   static PyObject* sum = PyUnicode_InternFromString("sum");
   static PyObject* zero = PyLong_FromLong(0);
   if (count < kRequired || count > kArguments) {
-    PyErr_Format(PyExc_TypeError, "_run_parts() takes %zd to %d arguments, %zd were given", kRequired,
+    PyErr_Format(PyExc_TypeError, "_run_vector() takes %zd to %d arguments, %zd were given", kRequired,
                  static_cast<int>(kArguments), count);
     return nullptr;
   }
@@ -256,43 +260,44 @@ PyObject* run_parts(PyObject* self, Communicator& communicator, PyObject* const*
   std::copy_n(given, count, args);
   auto a = parse(args, communicator);
   if (!a) {
-    return go_general_way(self, args, nullptr);
+    return run_general(self, args, nullptr);
   }
-  const bool asks = joins(a->collective) && a->counts < 0;
-  const bool tells = asks || a->collective == Collective::kScatter;
-  // What others have decides how long the result is: they may have far less, and this rank no memory for a guess.
-  const bool made_later = !a->gives || (asks && a->takes);
+  const bool exchanges = gathers(a->collective) && a->counts < 0;
+  const bool waits = exchanges || a->collective == Collective::kScatter;
+  // Where the arrays of others decide on the length of the result, it is allocated when that is known: memory for a
+  // guess might not be there, though the others have far less.
+  const bool made_later = !a->sends || (exchanges && a->receives);
   py::object result;
   PlainArray to{};
   npy_intp rows = 0;
-  std::optional<Seen> seen;
-  if (a->gives) {  // what is wrong by itself has to be seen before the others count on this rank
+  std::optional<Layout> before;
+  if (a->sends) {  // wrong arguments must be found before the other ranks depend on this one
     rows = rows_of_result(*a, communicator.size());
     if (rows < 0 || (a->out && !fits(*a, rows, communicator.rank()))) {
-      return go_general_way(self, args, nullptr);
+      return run_general(self, args, nullptr);
     }
     if (!made_later && !find_result(*a, args, rows, &result, &to)) {
-      return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, nullptr);
+      return PyErr_Occurred() != nullptr ? nullptr : run_general(self, args, nullptr);
     }
-    if (tells) {
-      seen.emplace(a->x);
+    if (waits) {
+      before.emplace(a->x);
     }
   }
-  std::optional<Table> told;
+  std::optional<LayoutTable> known;
   if (a->collective == Collective::kScatter) {
-    told = tell(communicator, a->root, a->gives ? &a->x : nullptr, rows);
-    rows = told && !a->gives ? rows_told(*told, &a->x) : rows;
-  } else if (asks) {
-    told = exchange(communicator, a->x);
-    rows = told && !all_alike(*told) ? -1 : rows;
+    known = broadcast_layout(communicator, a->root, a->sends ? &a->x : nullptr, rows);
+    rows = known && !a->sends ? rows_of(*known, &a->x) : rows;
+  } else if (exchanges) {
+    known = exchange_layouts(communicator, a->x);
+    rows = known && !all_equal(*known) ? -1 : rows;
   }
   if (PyErr_Occurred() != nullptr) {
     return nullptr;
   }
-  if (told) {
-    if (rows < 0 || !look_again(&*a, args, seen) || (a->out && !fits(*a, rows, communicator.rank())) ||
+  if (known) {
+    if (rows < 0 || !read_again(&*a, args, before) || (a->out && !fits(*a, rows, communicator.rank())) ||
         ((made_later || a->out) && !find_result(*a, args, rows, &result, &to))) {
-      return PyErr_Occurred() != nullptr ? nullptr : go_general_way(self, args, as_array(*told).ptr());
+      return PyErr_Occurred() != nullptr ? nullptr : run_general(self, args, as_array(*known).ptr());
     }
   }
   thread_local Call call;

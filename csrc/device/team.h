@@ -1,4 +1,5 @@
-// What the ranks of a device collective use together, kept for the next call on the same devices.
+// A device team: the streams, events, memory and plans that the ranks of a device collective share. It is kept for the
+// next call on the same devices.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace collectives {
 
-// Devices align memory to 256 bytes, and kernels are fastest so.
+// As cudaMalloc aligns memory; kernels are fastest so.
 inline constexpr std::int64_t kDeviceAlignment = 256;
 inline std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
@@ -25,19 +26,19 @@ inline std::int64_t aligned(std::int64_t bytes) {
 struct DevicePlan {
   std::vector<Schedule> schedules;
   Limits limits;
-  std::int64_t slot_bytes = 0;                // of each slot of each box; 0: no boxes
-  std::vector<std::int64_t> staging_bytes{};  // of each rank, for what its device cannot access
+  std::int64_t slot_bytes = 0;                // of each slot of each bounce buffer; 0: no bounce buffers
+  std::vector<std::int64_t> staging_bytes{};  // of each rank, for copies of what its device cannot access
 };
 
-class Gang {
+class DeviceTeam {
  public:
   // devices[r]: of rank r.
-  explicit Gang(const std::vector<int>& devices);
-  ~Gang();
-  Gang(const Gang&) = delete;
-  Gang& operator=(const Gang&) = delete;
+  explicit DeviceTeam(const std::vector<int>& devices);
+  ~DeviceTeam();
+  DeviceTeam(const DeviceTeam&) = delete;
+  DeviceTeam& operator=(const DeviceTeam&) = delete;
 
-  // One call at a time.
+  // Held by a call from its start until its work is in the streams.
   std::mutex mutex;
 
   int size() const { return static_cast<int>(members_.size()); }
@@ -48,14 +49,14 @@ class Gang {
 
   const DevicePlan& plan(Problem problem, const std::string& algorithm, std::int64_t chunk_bytes);
 
-  // Memory of a rank, used in the order of the streams of this gang.
+  // Memory of a rank, good for work in the streams of this team until the next call of memory().
   std::byte* memory(int rank, std::int64_t bytes);
-  // Releases memory that is in use no more, or too large to keep. At the end of each call.
-  void tidy();
+  // Releases memory that no stream uses any more, and retires what is too large to keep. At the end of each call.
+  void release_retired();
 
-  // Recorded at the end of each call, when the work of all ranks was put into the stream of rank 0.
+  // The event that each call records at its end, in the stream of rank 0 behind the work of all ranks.
   void* done() const { return done_; }
-  bool used = false;    // `done` was recorded
+  bool used = false;    // done() was recorded
   bool broken = false;  // a call failed in the middle
 
  private:
@@ -65,15 +66,16 @@ class Gang {
     void* memory = nullptr;
     std::int64_t bytes = 0;
   };
+  // Memory to be released when the event has happened: no work uses it after that.
   struct Retired {
     void* memory = nullptr;
-    void* event = nullptr;  // when it happens, nobody uses the memory
+    void* event = nullptr;
   };
   using Key =
       std::tuple<Collective, Op, DType, std::int64_t, int, std::vector<std::int64_t>, std::string, std::int64_t>;
 
   void retire(Member& member);
-  void measure(DevicePlan& plan) const;
+  void size_buffers(DevicePlan& plan) const;
   void clear();
 
   std::vector<Member> members_;
@@ -84,10 +86,11 @@ class Gang {
   std::map<Key, DevicePlan> plans_;
 };
 
-// The gang of these devices.
-std::shared_ptr<Gang> gang_of(const std::vector<int>& devices);
-// Takes a gang that failed out of the list.
-void forget(const std::shared_ptr<Gang>& gang);
-void drop_gangs();
+// The team of these devices, made when it is first asked for.
+std::shared_ptr<DeviceTeam> team_of(const std::vector<int>& devices);
+// Drops a team that has failed: the next call on its devices gets a new one.
+void drop_team(const std::shared_ptr<DeviceTeam>& team);
+// Drops all teams.
+void drop_teams();
 
 }  // namespace collectives

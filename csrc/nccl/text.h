@@ -1,4 +1,4 @@
-// How calls and times are written in messages.
+// How errors and warnings name calls and times.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ inline std::string nccl_seconds_text(double seconds) {
   return text;
 }
 
-// NCCL has not put the call into the stream in time.
+// Of a call that NCCL has not put into the stream in time.
 inline std::string nccl_in_progress_text(double seconds) {
   return " is still in progress after " + nccl_seconds_text(seconds) +
          ", longer than its timeout; set NCCL_DEBUG=INFO to see what NCCL waits for, or raise timeout= or "
