@@ -37,7 +37,7 @@ MISMATCH = "tests/failures/test_failures_mismatch.py::test_every_rank_raises"
 MISMATCH_OF_PARTS = "tests/failures/test_failures_mismatch_parts.py::test_every_rank_raises"
 EVERY_ROOT = "tests/calls/test_conformance.py::test_every_root"
 SMALL = "tests/calls/test_conformance.py::test_everything_small"
-BORDERS = "tests/calls/test_conformance.py::test_at_the_borders_of_boxes"
+BORDERS = "tests/calls/test_conformance.py::test_at_the_borders_of_bounce_buffers"
 MANY_IN_FLIGHT = "tests/calls/test_conformance_order.py::test_many_in_flight"
 LEAVES_EARLY = "tests/failures/test_failures_death.py::test_leaves_early"
 KILLED = "tests/failures/test_failures_death.py::test_killed_while_others_wait"
@@ -72,8 +72,8 @@ MUTANTS = (
         "csrc/schedule/exchange.cc",
         "before += r != from && part(from, r) > 0 ? 1 : 0;",
         "before += part(from, r) > 0 ? 1 : 0;",
-        "a rank counts itself among the readers of its box, whose last region lies beyond the slot",
-        (PARTS, "tests/calls/test_conformance_parts.py::test_at_the_borders_of_boxes"),
+        "a rank counts itself among the readers of its bounce buffer, whose last region lies beyond the slot",
+        (PARTS, "tests/calls/test_conformance_parts.py::test_at_the_borders_of_bounce_buffers"),
     ),
     Mutant(
         "signature-root",
@@ -289,7 +289,7 @@ MUTANTS = (
         "const std::uint64_t index = work.base + flag.chunk + work.iteration;\n    return seen(",
         "const std::uint64_t index = work.base + flag.chunk;\n    return seen(",
         "in a loop the signal of its first round lets all others pass",
-        (ENGINE, "tests/calls/test_conformance.py::test_tiny_boxes"),
+        (ENGINE, "tests/calls/test_conformance.py::test_tiny_bounce_buffers"),
     ),
     Mutant(
         "header-relaxed",

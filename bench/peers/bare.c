@@ -12,7 +12,7 @@
 
 enum {
   kPayload = kLine - sizeof(uint64_t),  // bytes that travel with a flag
-  kSlots = 4,                           // of a box
+  kSlots = 4,                           // of a bounce buffer
   kSlot = 512 << 10,                    // bytes
   kMostRanks = 16,
   kFillByString = 1 << 10,  // bytes from which on a string instruction is faster
@@ -27,10 +27,10 @@ enum { kCopied, kReduced, kFlags };  // what a rank says of a chunk
 typedef struct {
   char* memory;  // of so many bytes
   size_t bytes;
-  char* flags;              // kFlags * kSlots lines of every rank
-  char* boxes[kMostRanks];  // rank r fills boxes[r], where boxes are not traded
-  uint64_t chunk;           // the next one; all ranks count alike
-  uint64_t call;            // the number of broadcasts before
+  char* flags;                // kFlags * kSlots lines of every rank
+  char* bounces[kMostRanks];  // rank r fills bounces[r], where buffers are not swapped
+  uint64_t chunk;             // the next one; all ranks count alike
+  uint64_t call;              // the number of broadcasts before
   int rank;
   int size;
   int crowded;
@@ -52,7 +52,7 @@ State* open_state(int file, int rank, int size) {
   s->rank = rank;
   s->size = size;
   s->flags = base;
-  for (int r = 0; r < size; ++r) s->boxes[r] = base + (size_t)(r + 1) * kHuge;
+  for (int r = 0; r < size; ++r) s->bounces[r] = base + (size_t)(r + 1) * kHuge;
   return s;
 }
 
@@ -90,7 +90,7 @@ static inline void await_others(State* s, int flag, uint64_t chunk) {
   }
 }
 
-static inline char* slot(State* s, int rank, uint64_t chunk) { return s->boxes[rank] + chunk % kSlots * kSlot; }
+static inline char* slot(State* s, int rank, uint64_t chunk) { return s->bounces[rank] + chunk % kSlots * kSlot; }
 
 static inline void copy_by_string(char* restrict to, const char* restrict from, size_t bytes) {
 #if defined(__x86_64__)
@@ -100,7 +100,7 @@ static inline void copy_by_string(char* restrict to, const char* restrict from, 
 #endif
 }
 
-// Into a box: whole lines are written without being fetched from whoever had them last.
+// Into a bounce buffer: whole lines are written without being fetched from whoever had them last.
 static inline void fill(char* restrict to, const char* restrict from, size_t bytes) {
   if (bytes >= kFillByString) {
     copy_by_string(to, from, bytes);
@@ -109,7 +109,7 @@ static inline void fill(char* restrict to, const char* restrict from, size_t byt
   }
 }
 
-// Out of a box.
+// Out of a bounce buffer.
 static inline void drain(char* restrict to, const char* restrict from, size_t bytes) {
   if (bytes >= kDrainByString) {
     copy_by_string(to, from, bytes);
@@ -160,25 +160,25 @@ static void sum(State* s, char* x, char* const* others, size_t bytes, int then) 
   }
 }
 
-// All-reduce: everyone reads everyone. x has to fit into a slot. Two ranks trade boxes each time the slots have gone
-// round, so that what a rank fills is what it has read and taken.
+// All-reduce: everyone reads everyone. x has to fit into a slot. Two ranks swap bounce buffers each time the slots have
+// gone round, so that what a rank fills is what it has read and taken.
 int one_shot(State* s, char* x, size_t bytes) {
   const uint64_t chunk = s->chunk++;
-  const int trades = s->size == 2 && bytes > kPayload;
-  const int turn = trades ? (int)(chunk / kSlots % 2) : 0;
+  const int swaps = s->size == 2 && bytes > kPayload;
+  const int turn = swaps ? (int)(chunk / kSlots % 2) : 0;
   char* places[kMostRanks];
   for (int r = 0; r < s->size; ++r) {
     // A slot is filled again four chunks later, when its readers have been seen in the third.
     places[r] = bytes <= kPayload ? (char*)(flag_line(s, r, kCopied, chunk) + 1) : slot(s, r ^ turn, chunk);
   }
-  if (trades) {
+  if (swaps) {
     copy_by_loop(places[s->rank], x, bytes);
   } else {
     fill(places[s->rank], x, bytes);
   }
   raise_flag(s, kCopied, chunk);
   await_others(s, kCopied, chunk);
-  if (trades) {
+  if (swaps) {
     sum(s, x, places, bytes, kTake);
   } else {
     sum(s, x, places, bytes, kLeave);
@@ -192,8 +192,8 @@ static inline size_t part_begin(State* s, size_t bytes, int rank) {
   return smaller(bytes, lines * (size_t)rank / (size_t)s->size * kLine);
 }
 
-// All-reduce: everyone reduces one part, in place in the boxes of the others; a pipeline of three stages, as the
-// library's.
+// All-reduce: everyone reduces one part, in place in the bounce buffers of the others; a pipeline of three stages, as
+// the library's.
 int two_shot(State* s, char* x, size_t bytes, size_t most) {
   const size_t chunks = (bytes + most - 1) / most;
   const uint64_t first = s->chunk;
@@ -233,25 +233,25 @@ int two_shot(State* s, char* x, size_t bytes, size_t most) {
   return 0;
 }
 
-// Broadcast from rank 0, of up to half a box, stage by stage: everyone copies what the root publishes. The root returns
-// when all have come, so that what it publishes in the next call but one is not in anybody's way.
+// Broadcast from rank 0, of up to half a bounce buffer, stage by stage: everyone copies what the root publishes. The
+// root returns when all have come, so that what it publishes in the next call but one is not in anybody's way.
 int broadcast(State* s, char* x, size_t bytes) {
   const uint64_t first = s->chunk;
   size_t stage = (bytes / kStages + kLine - 1) / kLine * kLine;
   stage = stage < kLeastStage ? kLeastStage : smaller(stage, kMostStage);
   const size_t stages = (bytes + stage - 1) / stage;
   s->chunk += stages;
-  char* box = s->boxes[0] + (s->call++ % 2) * (kSlots * kSlot / 2);
-  if (bytes <= kPayload) box = (char*)(flag_line(s, 0, kCopied, first) + 1);
+  char* bounce = s->bounces[0] + (s->call++ % 2) * (kSlots * kSlot / 2);
+  if (bytes <= kPayload) bounce = (char*)(flag_line(s, 0, kCopied, first) + 1);
   if (s->rank != 0) raise_flag(s, kReduced, first);
   for (size_t i = 0; i < stages; ++i) {
     const size_t at = i * stage, length = smaller(stage, bytes - at);
     if (s->rank == 0) {
-      fill(box + at, x + at, length);
+      fill(bounce + at, x + at, length);
       raise_flag(s, kCopied, first + i);
     } else {
       await_flag(s, 0, kCopied, first + i);
-      drain(x + at, box + at, length);
+      drain(x + at, bounce + at, length);
     }
   }
   if (s->rank == 0) await_others(s, kReduced, first);

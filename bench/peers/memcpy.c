@@ -20,10 +20,10 @@ enum {
   kRoundTrips = 16,       // of a call of flag()
   kMeetings = 16,         // of a call of meet()
   kMeetingLines = 1024,   // for a batch of calls
-  kPiece = 128 << 10,     // bytes through a box at once, so that all of them stay in a level-2 cache
+  kPiece = 128 << 10,     // bytes through a bounce buffer at once, so that all of them stay in a level-2 cache
   kReceived = 512 << 10,  // bytes that a broadcast copies at once
-  kBox = 512 << 10,       // bytes, for a batch of small calls
-  kBoxes = 3,             // of a rank: the first is its own to fill, the others come from the peer
+  kBounce = 512 << 10,    // bytes, for a batch of small calls
+  kBounces = 3,           // of a rank: the first is its own to fill, the others come from the peer
   kWindow = 2 << 20,      // bytes of TCP under way: the more the kernel gets at once, the faster
   kReceive = 1 << 20,     // bytes taken from the socket at once
 };
@@ -31,9 +31,9 @@ enum {
 typedef struct {
   char* memory;  // of so many bytes
   size_t bytes;
-  char* flags[2];          // rank r writes flags[r], the first line for flag(), the others for meet()
-  char* boxes[2][kBoxes];  // rank r works on boxes[r]
-  char* buffers[2];        // as symmetric memory: rank r owns buffers[r]
+  char* flags[2];              // rank r writes flags[r], the first line for flag(), the others for meet()
+  char* bounces[2][kBounces];  // rank r works on bounces[r]
+  char* buffers[2];            // as symmetric memory: rank r owns buffers[r]
   uint64_t flag;
   long part;  // calls since the scene was set
   int rank;
@@ -60,7 +60,7 @@ State* open_state(int file, int socket, int rank, size_t capacity) {
   s->socket = socket;
   for (int r = 0; r < 2; ++r) {
     s->flags[r] = base + r * (kHuge / 2);
-    for (int i = 0; i < kBoxes; ++i) s->boxes[r][i] = base + kHuge + (r * kBoxes + i) * kBox;
+    for (int i = 0; i < kBounces; ++i) s->bounces[r][i] = base + kHuge + (r * kBounces + i) * kBounce;
     s->buffers[r] = base + 3 * kHuge + r * capacity;
   }
   return s;
@@ -71,7 +71,7 @@ void close_state(State* s) {
   free(s);
 }
 
-// What of half of x goes through a box at once.
+// What of half of x goes through a bounce buffer at once.
 static inline size_t piece_of(size_t bytes) { return smaller(bytes / 8 * 4, kPiece); }
 
 static inline size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -163,9 +163,9 @@ int meet(State* s, char* x, size_t bytes, long parts) {
   return 0;
 }
 
-static int set_scene(State* s, char* x, size_t bytes, size_t in_boxes, long parts) {
+static int set_scene(State* s, char* x, size_t bytes, size_t in_bounces, long parts) {
   dirty(s, x, bytes, 1);
-  for (int i = 0; i < kBoxes; ++i) dirty(s, s->boxes[i == 0 ? s->rank : 1 - s->rank][i], in_boxes, parts);
+  for (int i = 0; i < kBounces; ++i) dirty(s, s->bounces[i == 0 ? s->rank : 1 - s->rank][i], in_bounces, parts);
   return 0;
 }
 
@@ -175,31 +175,32 @@ int before_pieces(State* s, char* x, size_t bytes, long parts) {
   return set_scene(s, x, bytes, piece_of(bytes), parts);
 }
 
-// What a rank has to do when each reduces one half, without the waiting: a piece of the peer's half into a box, the sum
-// of a piece of the own half and a box into both, a box into a piece of the peer's half.
+// What a rank has to do when each reduces one half, without the waiting: a piece of the peer's half into a bounce
+// buffer, the sum of a piece of the own half and a bounce buffer into both, a bounce buffer into a piece of the peer's
+// half.
 int reduce_half(State* s, char* x, size_t bytes, long parts) {
   const size_t piece = piece_of(bytes);
   const size_t at = place(s, piece, parts);
   char* theirs = x + bytes - 2 * piece;
   char* own = x + bytes - piece;
-  copy_by_loop(s->boxes[s->rank][0] + at, theirs, piece);
-  add_to_both(s->boxes[s->rank][1] + at, own, piece, 4);
-  copy_by_loop(theirs, s->boxes[s->rank][2] + at, piece);
+  copy_by_loop(s->bounces[s->rank][0] + at, theirs, piece);
+  add_to_both(s->bounces[s->rank][1] + at, own, piece, 4);
+  copy_by_loop(theirs, s->bounces[s->rank][2] + at, piece);
   return 0;
 }
 
-// The same when both reduce everything: x into a box, and the sum of x and a box into x.
+// The same when both reduce everything: x into a bounce buffer, and the sum of x and a bounce buffer into x.
 int reduce_all(State* s, char* x, size_t bytes, long parts) {
   const size_t at = place(s, bytes, parts);
-  copy_by_loop(s->boxes[s->rank][0] + at, x, bytes);
-  add(x, s->boxes[s->rank][1] + at, bytes);
+  copy_by_loop(s->bounces[s->rank][0] + at, x, bytes);
+  add(x, s->bounces[s->rank][1] + at, bytes);
   return 0;
 }
 
-// A box into a piece of x: what crosses over when the other core has just written it.
+// A bounce buffer into a piece of x: what crosses over when the other core has just written it.
 int copy_back(State* s, char* x, size_t bytes, long parts) {
   const size_t piece = piece_of(bytes);
-  copy_by_loop(x + bytes - piece, s->boxes[s->rank][2] + place(s, piece, parts), piece);
+  copy_by_loop(x + bytes - piece, s->bounces[s->rank][2] + place(s, piece, parts), piece);
   return 0;
 }
 

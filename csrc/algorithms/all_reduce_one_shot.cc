@@ -6,7 +6,7 @@
 // mapped: up to the inline payload the values travel in the header line itself; longer ones chunk by chunk through the
 // own bounce buffer. Chunk k overwrites the slot of chunk k - slots; that is safe without a flag of its own because a
 // rank writes chunk k only after it has seen chunk k - 1 of all ranks, which they wrote after reducing chunk k - 2. Two
-// ranks swap bounce buffers: see traded().
+// ranks swap bounce buffers: see swapped().
 //
 // message: every rank sends every segment to every other, and reduces what it received in rank order. In place, the
 // segment must have left before it is overwritten: flush.
@@ -29,8 +29,8 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   const int peers = topology.size - 1;
   if (topology.all_mapped()) {
     // Not for symmetric memory: there two_shot, which pushes, takes over earlier.
-    const bool trades = topology.size == 2 && problem.memory == MemoryKind::kPrivate;
-    return link.latency_us + peers * bytes / (trades ? model.swapped_bytes_per_us : model.shared_bytes_per_us);
+    const bool swaps = topology.size == 2 && problem.memory == MemoryKind::kPrivate;
+    return link.latency_us + peers * bytes / (swaps ? model.swapped_bytes_per_us : model.shared_bytes_per_us);
   }
   // The ranks meet again for each further segment, and wait for the one that took longest to reduce the last. As
   // measured with 2 ranks: two_shot is faster from 2 MiB on.
@@ -59,15 +59,15 @@ Schedule build_mapped(const Problem& problem, const Topology& topology, const Li
     return b.build();
   }
   const auto place = [&](int r, const Chunk& c) {
-    const Operand own = box(r, c.index, 0);
-    return topology.size == 2 && limits.trade_boxes ? traded(own, 1 - r) : own;
+    const Operand own = bounce(r, c.index, 0);
+    return topology.size == 2 && limits.swap_buffers ? swapped(own, 1 - r) : own;
   };
   const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
   b.for_chunks(problem.bytes(), chunk_bytes, 1, [&](const Chunk& c) {
     b.copy(input(c.offset, c.stride), {place(me, c)}, c.bytes);
     b.signal(me, c.index == 0 ? kHeaderFlag : 1, c.index);
     // Of two ranks the other one is the only reader of a bounce buffer.
-    reduce_all(c, [&](int r) { return topology.size == 2 ? taken(place(r, c)) : place(r, c); });
+    reduce_all(c, [&](int r) { return topology.size == 2 ? owned(place(r, c)) : place(r, c); });
   });
   return b.build();
 }

@@ -64,7 +64,7 @@ class BounceBuffers {
   // What belongs to others goes into the own bounce buffer.
   void fill(const Chunk& c) {
     for (const Part& p : others(c)) {
-      b_.copy(input(c.offset + p.offset, c.stride), {box(me_, c.index, p.offset)}, p.bytes);
+      b_.copy(input(c.offset + p.offset, c.stride), {bounce(me_, c.index, p.offset)}, p.bytes);
     }
     if (c.index == 0 || part(c, me_).bytes < c.bytes) {
       b_.signal(me_, c.index == 0 ? kHeaderFlag : kCopied, c.index);
@@ -86,8 +86,8 @@ class BounceBuffers {
         continue;
       }
       copied.push_back(flag_of(r, kCopied, c));
-      sources.push_back(box(r, c.index, mine.offset));
-      destinations.push_back(box(r, c.index, mine.offset));
+      sources.push_back(bounce(r, c.index, mine.offset));
+      destinations.push_back(bounce(r, c.index, mine.offset));
     }
     b_.wait(copied).reduce(sources, destinations, mine.bytes, true).signal(me_, kReduced, c.index);
   }
@@ -106,7 +106,7 @@ class BounceBuffers {
     }
     b_.wait(reduced);
     for (const Part& p : others(c)) {
-      b_.copy(box(me_, c.index, p.offset), {output(c.offset + p.offset, c.stride)}, p.bytes);
+      b_.copy(bounce(me_, c.index, p.offset), {output(c.offset + p.offset, c.stride)}, p.bytes);
     }
   }
 

@@ -72,7 +72,7 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
   if (chunks > 1) {
     b.pack_slots((chunk_bytes + kLine - 1) / kLine * kLine);
   }
-  const auto place = [&](const Chunk& c) { return inlined ? inline_payload(root) : box(root, c.index, 0); };
+  const auto place = [&](const Chunk& c) { return inlined ? inline_payload(root) : bounce(root, c.index, 0); };
   const int slots = limits.slots;
   b.for_chunks(
       problem.bytes(), chunk_bytes, slots + 1,
@@ -97,7 +97,7 @@ Schedule build_private(const Problem& problem, const Topology& topology, const L
           b.wait({{kCopied, static_cast<std::uint16_t>(root), c.index}});
         }
         // Of two ranks the other one is the only reader of the bounce buffer.
-        const Operand source = size == 2 && !inlined ? taken(place(c)) : place(c);
+        const Operand source = size == 2 && !inlined ? owned(place(c)) : place(c);
         b.copy(source, {output(c.offset, c.stride)}, c.bytes);
         // No rank waits until the last chunks have been read: the engine guards slots between collectives.
         if (c.index + slots < chunks) {

@@ -31,9 +31,9 @@ Schedule build(const Problem& problem, const Topology& topology, const Limits& l
   const bool inlined = problem.bytes() <= limits.inline_bytes;
   const std::int64_t chunk_bytes = limits.stage_bytes() / problem.element() * problem.element();
   const std::int64_t chunks = std::max<std::int64_t>(1, (problem.bytes() + chunk_bytes - 1) / chunk_bytes);
-  const auto place = [&](int r, const Chunk& c) { return inlined ? inline_payload(r) : box(r, c.index, 0); };
+  const auto place = [&](int r, const Chunk& c) { return inlined ? inline_payload(r) : bounce(r, c.index, 0); };
   // Only the root reads a bounce buffer.
-  const auto source = [&](int r, const Chunk& c) { return inlined ? place(r, c) : taken(place(r, c)); };
+  const auto source = [&](int r, const Chunk& c) { return inlined ? place(r, c) : owned(place(r, c)); };
   ScheduleBuilder b;
   // Waits until the root has read a chunk, the first time for its header too: that one is compared.
   bool seen = false;

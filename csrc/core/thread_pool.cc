@@ -138,7 +138,7 @@ void ThreadPool::run(std::size_t slices, int helpers, const std::function<void(s
   }
 }
 
-void share_out(std::int64_t bytes, const std::function<void(std::int64_t, std::int64_t)>& body) {
+void parallel_for(std::int64_t bytes, const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (bytes < kParallelBytes) {
     return body(0, 1);
   }

@@ -56,6 +56,6 @@ inline constexpr std::int64_t kParallelBytes = 4 << 20;
 
 // Calls body(slice, slices) for each of so many slices of a work that reads and writes `bytes` bytes: on this thread
 // when that is little, else on as many as the pool gives.
-void share_out(std::int64_t bytes, const std::function<void(std::int64_t slice, std::int64_t slices)>& body);
+void parallel_for(std::int64_t bytes, const std::function<void(std::int64_t slice, std::int64_t slices)>& body);
 
 }  // namespace collectives

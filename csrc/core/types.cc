@@ -51,7 +51,7 @@ bool has_root(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kReduce ||
          collective == Collective::kGather || collective == Collective::kScatter;
 }
-bool has_parts(Collective collective) {
+bool is_vector(Collective collective) {
   return collective >= Collective::kAllGather && collective <= Collective::kScatter;
 }
 

@@ -75,7 +75,7 @@ bool reduces(Collective collective);
 // Whether one rank, the root, differs from the others.
 bool has_root(Collective collective);
 // Whether input or output consists of one part for each rank, whose lengths may differ (Problem::counts).
-bool has_parts(Collective collective);
+bool is_vector(Collective collective);
 
 // Size of one element in bytes.
 std::size_t size_of(DType dtype);

@@ -1,6 +1,6 @@
 #include "cpu/processor.h"
 
-#include "cpu/take.h"
+#include "cpu/cache_lines.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -25,7 +25,7 @@ Processor find() {
       d == signature_AMD_edx && __get_cpuid(1, &a, &b, &c, &d) != 0) {
     const unsigned family = ((a >> 8) & 0xF) + ((a >> 20) & 0xFF);
     const bool zen5 = family >= kZen5;
-    found.takes_lines = !zen5;
+    found.owns_read_lines = !zen5;
     found.fills_by_string = zen5;
     found.streams_in_place = !zen5;
     found.looks_late = zen5;

@@ -6,8 +6,8 @@
 namespace collectives {
 
 struct Processor {
-  // Whatever this rank reads as the only reader, it acquires ownership of the lines (cpu/take.h).
-  bool takes_lines = false;
+  // Whatever this rank reads as the only reader, it acquires ownership of the lines (cpu/cache_lines.h).
+  bool owns_read_lines = false;
   // From 1 KiB on, a bounce buffer is filled by a string instruction.
   bool fills_by_string = false;
   // Where the result of an all-reduce replaces its input, which has just been read, and both are too large for the

@@ -15,7 +15,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "cpu/take.h"
+#include "cpu/cache_lines.h"
 
 namespace collectives {
 
@@ -38,11 +38,11 @@ inline void stream_line(std::byte* destination, const std::byte* source) {
   }
 }
 
-// memcpy past the caches. own: acquires ownership of the lines of the source, as copy_taking() does.
+// memcpy past the caches. own: acquires ownership of the lines of the source, as copy_and_own() does.
 inline void copy_streaming(std::byte* destination, std::byte* source, std::int64_t bytes, bool own) {
   const auto ordinary = [&](std::int64_t from, std::int64_t count) {
     if (own) {
-      copy_taking(destination + from, source + from, count);
+      copy_and_own(destination + from, source + from, count);
     } else {
       std::memcpy(destination + from, source + from, count);
     }
@@ -54,7 +54,7 @@ inline void copy_streaming(std::byte* destination, std::byte* source, std::int64
   for (; i + kLineBytes <= bytes; i += kLineBytes) {
     stream_line(destination + i, source + i);
     if (own) {
-      take_lines(source + i, kLineBytes);
+      own_read_lines(source + i, kLineBytes);
     }
   }
   ordinary(i, bytes - i);
@@ -65,7 +65,7 @@ inline void copy_streaming(std::byte* destination, std::byte* source, std::int64
 
 inline void copy_streaming(std::byte* destination, std::byte* source, std::int64_t bytes, bool own) {
   if (own) {
-    copy_taking(destination, source, bytes);
+    copy_and_own(destination, source, bytes);
   } else {
     std::memcpy(destination, source, bytes);
   }

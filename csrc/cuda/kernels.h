@@ -8,7 +8,7 @@ namespace collectives {
 // Threads of a block.
 inline constexpr int kThreads = 64;
 
-// The address of a kernel, nullptr where the family has none. Its argument is a Plan<kMostFixedOperands> where
+// The address of a kernel, nullptr where the family has none. Its argument is a LaunchPlan<kMostFixedOperands> where
 // is_fixed() says so, else an AnyPlan.
 const void* kernel_of_halves(const Choice& choice);
 const void* kernel_of_floats(const Choice& choice);

@@ -183,8 +183,8 @@ bool make_plan(const DeviceReduction& reduction, Choice& choice, AnyPlan& plan) 
   return true;
 }
 
-Plan<kMostFixedOperands> shortened(const AnyPlan& plan) {
-  Plan<kMostFixedOperands> result = {};
+LaunchPlan<kMostFixedOperands> shortened(const AnyPlan& plan) {
+  LaunchPlan<kMostFixedOperands> result = {};
   std::copy_n(plan.sources, plan.source_count, result.sources);
   std::copy_n(plan.destinations, plan.destination_count, result.destinations);
   result.head = plan.head;

@@ -1,4 +1,4 @@
-// What one launch does: which kernel (Choice), and its argument (Plan). Made on the host from a DeviceReduction.
+// What one launch does: which kernel (Choice), and its argument (LaunchPlan). Made on the host from a DeviceReduction.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct Tree {
 // The argument of a kernel. A pack is an aligned piece that a thread reads of a source at once. Loose elements, read
 // one by one, are those before and behind the packs; all of them where the arrays are aligned differently.
 template <int kMost>
-struct Plan {
+struct LaunchPlan {
   const void* sources[kMost];  // in the order in which they are combined
   void* destinations[kMost];
   std::int64_t head;  // loose elements before the first pack
@@ -49,9 +49,9 @@ struct Plan {
   int destination_count;
   bool finish;
 };
-using AnyPlan = Plan<kMostDeviceOperands>;
+using AnyPlan = LaunchPlan<kMostDeviceOperands>;
 
-// Whether the kernels of an order have the short argument Plan<kMostFixedOperands>: a launch copies its argument.
+// Whether the kernels of an order have the short argument LaunchPlan<kMostFixedOperands>: a launch copies its argument.
 constexpr bool is_fixed(Order order) { return order >= Order::kTwo && order <= Order::kEight; }
 
 // Whether `op` has a meaning for elements of `dtype`: the same as has_kernel() of reduce/reducer.h.
@@ -62,6 +62,6 @@ bool has_device_kernel(Op op, DType dtype);
 bool make_plan(const DeviceReduction& reduction, Choice& choice, AnyPlan& plan);
 
 // The plan as the short argument of kernels with a fixed number of sources.
-Plan<kMostFixedOperands> shortened(const AnyPlan& plan);
+LaunchPlan<kMostFixedOperands> shortened(const AnyPlan& plan);
 
 }  // namespace collectives

@@ -67,7 +67,7 @@ cudaError_t launch(const Choice& choice, const AnyPlan& plan, cudaStream_t strea
   const std::int64_t blocks = (plan.packs + plan.loose + kThreads - 1) / kThreads;
   if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidValue;  // 137 GB of single bytes, or 2 TB
   const bool fixed = is_fixed(choice.order);
-  const Plan<kMostFixedOperands> few = fixed ? shortened(plan) : Plan<kMostFixedOperands>{};
+  const LaunchPlan<kMostFixedOperands> few = fixed ? shortened(plan) : LaunchPlan<kMostFixedOperands>{};
   const void* argument = fixed ? static_cast<const void*>(&few) : &plan;
   void* arguments[] = {const_cast<void*>(argument)};  // NOLINT(cppcoreguidelines-pro-type-const-cast): copied from
   return cudaLaunchKernel(kernel_of(choice), dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments, 0, stream);

@@ -134,7 +134,7 @@ struct One {
 
 template <int kNumber>
 struct Fixed {
-  using Plan = collectives::Plan<kMostFixedOperands>;
+  using Plan = collectives::LaunchPlan<kMostFixedOperands>;
   static constexpr int kSources = kNumber;
 
   template <class Element, class Operation, int kLanes, int kLow = 0, int kHigh = kNumber>

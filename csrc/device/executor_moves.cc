@@ -37,7 +37,7 @@ DeviceExecutor::Place DeviceExecutor::place(int r, const Operand& operand) const
       return of_caller(operand.member, memory_.outputs);
     case Region::kScratch:
       return {r, memory_.scratch[r] + offset, {}};
-    case Region::kBox: {
+    case Region::kBounce: {
       const std::int64_t slot = (operand.chunk + iteration) % plan_.limits.slots;
       return {operand.member, memory_.bounce[operand.member] + slot * plan_.slot_bytes + offset, {}};
     }

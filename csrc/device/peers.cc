@@ -75,7 +75,7 @@ std::string DeviceCallHeader::text() const {
   if (has_root(collective)) {
     made += ", root " + std::to_string(root);
   }
-  return made + (has_parts(collective) ? "" : ", " + std::to_string(inputs) + " arrays");
+  return made + (is_vector(collective) ? "" : ", " + std::to_string(inputs) + " arrays");
 }
 
 DevicePeers::DevicePeers(const DeviceApi& api, int rank, int size, int device)
@@ -210,7 +210,7 @@ std::vector<std::byte> DevicePeers::header(const DeviceCall& call, void* stream)
   header.outputs = in_place ? 0 : static_cast<std::int32_t>(call.outputs.size());
   header.count = problem.count;
   header.lengths = hash_with(kHashStart, static_cast<std::int64_t>(call.shapes.hash()));
-  if (has_parts(problem.collective)) {
+  if (is_vector(problem.collective)) {
     for (const std::int64_t count : problem.counts) {
       header.lengths = hash_with(header.lengths, count);
     }

@@ -26,7 +26,7 @@ Teams& teams() {
 }
 
 bool of_member(Region region) {
-  return region == Region::kBox || region == Region::kPeerInput || region == Region::kPeerOutput;
+  return region == Region::kBounce || region == Region::kPeerInput || region == Region::kPeerOutput;
 }
 
 }  // namespace
@@ -89,14 +89,14 @@ void DeviceTeam::size_buffers(DevicePlan& plan) const {
   for (int r = 0; r < size(); ++r) {
     std::int64_t most = 0;
     const Schedule& schedule = plan.schedules[r];
-    if (schedule.trades) {
+    if (schedule.swaps_buffers) {
       throw std::logic_error("a schedule for devices swaps bounce buffers");
     }
     for (const Step& step : schedule.steps) {
       std::int64_t staged = 0;
       for (const auto& operands : {schedule.sources(step), schedule.destinations(step)}) {
         for (const Operand& operand : operands) {
-          if (operand.region == Region::kBox) {
+          if (operand.region == Region::kBounce) {
             plan.slot_bytes = std::max(plan.slot_bytes, aligned(operand.offset + step.length));
           } else if (operand.region == Region::kInline && step.length > 0) {
             throw std::logic_error("a schedule for devices uses header lines");
@@ -123,11 +123,11 @@ const DevicePlan& DeviceTeam::plan(Problem problem, const std::string& algorithm
   plan.limits.slots = kSlots;
   plan.limits.slot_bytes = plan.limits.segment_bytes = plan.limits.most_stage_bytes = chunk_bytes;
   plan.limits.inline_bytes = 0;
-  plan.limits.trade_boxes = false;  // a swap of bounce buffers saves cache misses of CPUs, of which devices have none
+  plan.limits.swap_buffers = false;  // a swap of bounce buffers saves cache misses of CPUs, of which devices have none
   problem.memory = MemoryKind::kPrivate;
   // Symmetric memory needs arrays that are alike on all ranks, which vector collectives do not have.
   if (const Algorithm* known = find_algorithm(problem.collective, algorithm);
-      known != nullptr && all_accessible_ && !has_parts(problem.collective)) {
+      known != nullptr && all_accessible_ && !is_vector(problem.collective)) {
     problem.memory = MemoryKind::kSymmetric;
     if (!known->unsupported(problem, one_host(0, size())).empty()) {
       problem.memory = MemoryKind::kPrivate;

@@ -66,7 +66,7 @@ std::vector<std::int64_t> part_counts(Collective collective, const std::vector<s
 // The memory of the caller must hold exactly what the lengths say.
 void check_lengths(const Work& work, int rank, int size) {
   const Problem& problem = work.plan->problem;
-  if (!has_parts(problem.collective)) {
+  if (!is_vector(problem.collective)) {
     return;
   }
   const auto check = [&](const char* what, std::int64_t given, std::int64_t needed) {
@@ -101,7 +101,7 @@ void CallPreparation::prepare(Work& work, const Call& call) {
     throw ArgumentError(std::to_string(most) + " elements are too many for one collective; at most " +
                         std::to_string(kMaxElements) + " are possible");
   }
-  const bool parts = has_parts(call.collective);
+  const bool parts = is_vector(call.collective);
   // Symmetric memory takes part as such when the call is one array that lies there on both sides.
   bool symmetric = false;
   work.input_heap_offset = work.output_heap_offset = -1;
@@ -140,7 +140,7 @@ void CallPreparation::prepare(Work& work, const Call& call) {
 
 // Vector collectives leave lengths open, but no shapes: callers that give any want them compared.
 void CallPreparation::add_shapes(Work& work, const Call& call) const {
-  if (options_.compare_shapes || has_parts(call.collective)) {
+  if (options_.compare_shapes || is_vector(call.collective)) {
     work.shapes = call.shapes;
     work.signature = shaped(work.signature, work.shapes);
   } else {
@@ -163,7 +163,7 @@ void CallPreparation::prepare_agreement(Work& work, const Call& call) {
   work.signature = make_signature(call.collective, call.op, call.dtype, MemoryKind::kPrivate, false, kByNccl, call.root,
                                   work.counts);
   counts_.clear();
-  if (has_parts(call.collective)) {
+  if (is_vector(call.collective)) {
     counts_ = part_counts(call.collective, work.counts, size());
   }
   if (plans_.find(work.signature, counts_) != nullptr) {
@@ -210,7 +210,7 @@ void CallPreparation::scale(Work& work, const Call& call) {
 // one of no elements.
 void CallPreparation::make_buffers(Work& work, std::int64_t bytes, std::int64_t result_bytes) const {
   const bool lists = work.input_spans.size() > 1 || work.output_spans.size() > 1;
-  const bool apart = has_parts(work.plan->problem.collective);  // input and output differ in length
+  const bool apart = is_vector(work.plan->problem.collective);  // input and output differ in length
   const std::int64_t room = apart ? bytes + result_bytes : bytes;
   work.is_packed = lists && room <= kPackBytes;
   if (work.is_packed) {
@@ -236,7 +236,7 @@ void CallPreparation::make_buffers(Work& work, std::int64_t bytes, std::int64_t 
 // Finds or makes the plan.
 void CallPreparation::find_plan(Work& work, const Call& call, const Signature& signature, bool symmetric) {
   counts_.clear();
-  if (has_parts(call.collective)) {
+  if (is_vector(call.collective)) {
     counts_ = part_counts(call.collective, work.counts, size());
   }
   if (Plan* plan = plans_.find(signature, counts_); plan != nullptr) {

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 
 // Looks at a flag before the engine turns to other work: enough for a peer that runs on another core...
 constexpr int kSpinsAlone = 64;
-// ...and few when the peer may need this core to get there (Executor::await_in_turn knows more of mapped ranks).
+// ...and few when the peer may need this core to get there (Turns::await knows more of mapped ranks).
 constexpr int kSpinsShared = 6;
 constexpr auto kSleepAfter = milliseconds(1);
 // Bounds the cost of a wake-up that was lost because it raced with falling asleep.

@@ -19,10 +19,10 @@ std::uintptr_t start_of(const Operand& operand, const Domain* domain, std::int64
     case Region::kOutput:
     case Region::kScratch:
       return 0;
-    case Region::kBox: {
+    case Region::kBounce: {
       const std::int64_t at = chunk + operand.chunk;
       const int owner = operand.owner(at, checked(domain).limits().slots);
-      return reinterpret_cast<std::uintptr_t>(domain->box(owner, static_cast<std::uint64_t>(at), pitch));
+      return reinterpret_cast<std::uintptr_t>(domain->bounce(owner, static_cast<std::uint64_t>(at), pitch));
     }
     case Region::kInline:
       return reinterpret_cast<std::uintptr_t>(checked(domain).header(operand.member, 0).payload);
@@ -42,7 +42,7 @@ const std::atomic<std::uint64_t>& word_of(const FlagRef& flag, const Domain& dom
 
 Places::Places(const Schedule& schedule, const Domain* domain) {
   const std::uint64_t slots = domain == nullptr ? 1 : static_cast<std::uint64_t>(domain->limits().slots);
-  const std::uint64_t rows = schedule.trades ? 2 * slots : slots;
+  const std::uint64_t rows = schedule.swaps_buffers ? 2 * slots : slots;
   mask_ = rows - 1;
   // Rows point into both vectors, so they must not grow again. To move them keeps the addresses.
   operands_.reserve(rows * schedule.operands.size());
@@ -52,7 +52,7 @@ Places::Places(const Schedule& schedule, const Domain* domain) {
     for (const Operand& operand : schedule.operands) {
       const std::uintptr_t start = start_of(operand, domain, static_cast<std::int64_t>(chunk), schedule.slot_pitch);
       operands_.push_back(
-          {start + static_cast<std::uintptr_t>(operand.offset), operand.stride, operand.region, operand.take});
+          {start + static_cast<std::uintptr_t>(operand.offset), operand.stride, operand.region, operand.own});
     }
     for (const FlagRef& flag : schedule.flags) {
       flags_.push_back({reinterpret_cast<std::uintptr_t>(&word_of(flag, checked(domain), chunk)), flag.chunk,

@@ -22,7 +22,7 @@ struct OperandPlace {
   std::uintptr_t at = 0;
   std::int64_t stride = 0;  // for each iteration of a loop
   Region region = Region::kInput;
-  bool own = false;  // see Operand::take
+  bool own = false;  // see Operand::own
 
   std::byte* address(const Bases& bases, std::int64_t iteration) const {
     return reinterpret_cast<std::byte*>(at + bases[static_cast<std::size_t>(region)] +
@@ -37,7 +37,7 @@ struct FlagPlace {
   bool is_header = false;
 
   std::atomic<std::uint64_t>& word(const Bases& bases) const {
-    const Region region = is_header ? Region::kInline : Region::kBox;
+    const Region region = is_header ? Region::kInline : Region::kBounce;
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(at + bases[static_cast<std::size_t>(region)]);
   }
 };

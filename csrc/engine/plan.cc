@@ -6,15 +6,15 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "cpu/cache_lines.h"
 #include "cpu/processor.h"
 #include "cpu/streaming.h"
-#include "cpu/take.h"
 
 namespace collectives {
 namespace {
 
 bool in_mapped_memory(Region region) {
-  return region == Region::kBox || region == Region::kInline || region == Region::kPeerOutput;
+  return region == Region::kBounce || region == Region::kInline || region == Region::kPeerOutput;
 }
 
 // Bytes that one run of the schedule moves through memory that ranks share.
@@ -54,17 +54,17 @@ constexpr std::int64_t kShort = 2048;
 // where it has nothing else to do meanwhile, and no more than the wait has time for. Where ranks swap bounce buffers,
 // the lines are in its cache already.
 std::int64_t ahead_bytes(const Schedule& s) {
-  if (s.trades) {
+  if (s.swaps_buffers) {
     return 0;
   }
   const bool publishes = s.steps.size() == 2 && s.steps[0].kind == StepKind::kCopy && s.steps[0].length <= kOwnBlock &&
                          s.steps[1].kind == StepKind::kReduce;
-  return publishes && s.destinations(s.steps[0])[0].region == Region::kBox ? std::min(s.steps[0].length, kShort) : 0;
+  return publishes && s.destinations(s.steps[0])[0].region == Region::kBounce ? std::min(s.steps[0].length, kShort) : 0;
 }
 
 bool uses_bounce(const Schedule& schedule) {
   return std::any_of(schedule.operands.begin(), schedule.operands.end(),
-                     [](const Operand& o) { return o.region == Region::kBox; });
+                     [](const Operand& o) { return o.region == Region::kBounce; });
 }
 
 // How much of its bounce buffer the rank fills from the start of a slot on.
@@ -72,7 +72,7 @@ std::int64_t filled_bytes(const Schedule& schedule, int rank) {
   std::int64_t bytes = 0;
   for (const Step& step : schedule.steps) {
     for (const Operand& to : schedule.destinations(step)) {
-      if (to.region == Region::kBox && to.member == rank && to.offset == 0) {
+      if (to.region == Region::kBounce && to.member == rank && to.offset == 0) {
         bytes = std::max(bytes, step.length);
       }
     }
@@ -81,7 +81,7 @@ std::int64_t filled_bytes(const Schedule& schedule, int rank) {
 }
 
 // Decides what the rank does around its wait for the headers of others (LookTactics): first_look, owning and
-// owned_bytes. Prefetching for ownership replaces ahead_bytes and takes_copied, which have been set before.
+// owned_bytes. Prefetching for ownership replaces ahead_bytes and owns_copied, which have been set before.
 void plan_meeting(Plan& plan, const Topology& topology) {
   const Problem& problem = plan.problem;
   const Processor& here = processor();
@@ -96,7 +96,7 @@ void plan_meeting(Plan& plan, const Topology& topology) {
     return;
   }
   const bool broadcast = problem.collective == Collective::kBroadcast;
-  const bool swaps = plan.schedule.trades;
+  const bool swaps = plan.schedule.swaps_buffers;
   if (!uses_bounce(plan.schedule)) {
     plan.owning = Owning::kEverywhere;
     plan.first_look = here.looks_late ? FirstLook::kLate : FirstLook::kAtOnce;
@@ -109,7 +109,7 @@ void plan_meeting(Plan& plan, const Topology& topology) {
     // The readers of a broadcast need not acquire ownership of lines that the root prefetches for ownership. In vector
     // collectives there may be more lines than those that are prefetched, and for sources of a reduction it costs
     // nothing.
-    plan.takes_copied = plan.takes_copied && !(broadcast && here.owns_next_near);
+    plan.owns_copied = plan.owns_copied && !(broadcast && here.owns_next_near);
   }
   if (plan.owning != Owning::kNowhere) {
     plan.ahead_bytes = 0;
@@ -143,7 +143,7 @@ bool begins_with_swap(const Schedule& s) {
 
 // Whether what the ranks of this host read and write together is too much for the caches.
 bool streams(const Problem& problem, const Topology& topology) {
-  const bool vector = has_parts(problem.collective);
+  const bool vector = is_vector(problem.collective);
   std::int64_t total = 0;
   for (int r = 0; r < topology.size; ++r) {
     if (topology.mapped(r, topology.rank)) {
@@ -177,14 +177,14 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
     }
   }
   const bool marked =
-      std::any_of(schedule.operands.begin(), schedule.operands.end(), [](const Operand& o) { return o.take; });
+      std::any_of(schedule.operands.begin(), schedule.operands.end(), [](const Operand& o) { return o.own; });
   const auto reduces_up_to = [&](std::int64_t bytes) {
     return std::ranges::all_of(schedule.steps,
                                [&](const Step& s) { return s.kind != StepKind::kReduce || s.length <= bytes; });
   };
-  plan->takes_copied = marked && processor().takes_lines && !schedule.trades;
-  plan->owns_reduced = marked && (schedule.trades ? reduces_up_to(kMostOwnedOfSwapped)
-                                                  : processor().takes_lines || reduces_up_to(kOwnBlock));
+  plan->owns_copied = marked && processor().owns_read_lines && !schedule.swaps_buffers;
+  plan->owns_reduced = marked && (schedule.swaps_buffers ? reduces_up_to(kMostOwnedOfSwapped)
+                                                         : processor().owns_read_lines || reduces_up_to(kOwnBlock));
   for (const Step& step : schedule.steps) {
     plan->max_operands = std::max<std::size_t>({plan->max_operands, step.sources.count, step.destinations.count});
     if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveReduce) {
@@ -235,7 +235,7 @@ int algorithm_number(Problem problem, const std::string& name, const Topology& t
   }
   const Algorithm* algorithm = find_algorithm(problem.collective, name);
   const auto size = static_cast<std::size_t>(topology.size);
-  problem.counts.assign(has_parts(problem.collective) ? size * size : 0, 0);
+  problem.counts.assign(is_vector(problem.collective) ? size * size : 0, 0);
   if (algorithm == nullptr || (topology.size > 1 && !algorithm->unsupported(problem, topology).empty())) {
     // Throws an error that lists the names, or has the reason.
     build_schedule(name, problem, topology, Limits());

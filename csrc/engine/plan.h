@@ -49,7 +49,7 @@ struct Plan {
   std::size_t max_operands = 0;
   bool streams = false;           // copies into the output are written past the caches
   bool streams_in_place = false;  // also where the output is the input
-  bool takes_copied = false;      // copies acquire ownership of the lines of sources that are marked Operand::take
+  bool owns_copied = false;       // copies acquire ownership of the lines of sources that are marked Operand::own
   bool owns_reduced = false;      // so do reductions
   FirstLook first_look = FirstLook::kAtOnce;
   Owning owning = Owning::kNowhere;

@@ -74,8 +74,8 @@ struct alignas(kCacheLine) FlagLine {
 
 // What the writer of a fifo reads about its reader.
 struct alignas(kCacheLine) AckLine {
-  std::atomic<std::uint64_t> value;  // cells consumed; a publication, since the writer fills them again
-  std::atomic<std::uint64_t> taken;  // mail: messages begun by the writer that the reader has opened; a count
+  std::atomic<std::uint64_t> value;   // cells consumed; a publication, since the writer fills them again
+  std::atomic<std::uint64_t> opened;  // mail: messages begun by the writer that the reader has opened; a count
 };
 
 struct ControlPage {
@@ -162,7 +162,7 @@ class Domain {
     return reinterpret_cast<FlagLine*>(bases_[rank] + layout_.flags)[slot(index) * kFlags + id];
   }
   // pitch: Schedule::slot_pitch.
-  std::byte* box(int rank, std::uint64_t index, std::int64_t pitch = 0) const {
+  std::byte* bounce(int rank, std::uint64_t index, std::int64_t pitch = 0) const {
     return bases_[rank] + layout_.bounce +
            slot(index) * (pitch > 0 ? static_cast<std::size_t>(pitch) : layout_.slot_stride);
   }

@@ -172,7 +172,7 @@ class Issue {
 
 void check_nccl_call(const NcclCall& call, const NcclRank& self) {
   const auto n = static_cast<std::size_t>(self.size);
-  const std::size_t parts = !has_parts(call.collective) ? 1 : call.collective == Collective::kAllToAll ? n * n : n;
+  const std::size_t parts = !is_vector(call.collective) ? 1 : call.collective == Collective::kAllToAll ? n * n : n;
   if (call.lengths.size() % parts != 0) {
     throw ArgumentError(std::to_string(call.lengths.size()) + " lengths are no multiple of the " +
                         std::to_string(parts) + " parts");

@@ -191,7 +191,7 @@ void reduce_replicas(Combination combination, int packs, std::span<const Replica
   }
   g_bytes.fetch_add(read, std::memory_order_relaxed);
   const FloatEnvironment own;  // of this thread; those of the pool have the same settings
-  share_out(total, [&](std::int64_t slice, std::int64_t slices) {
+  parallel_for(total, [&](std::int64_t slice, std::int64_t slices) {
     // The segments lie one behind the other on an axis of costs, of which this thread gets [low, high).
     const std::int64_t low = total / slices * slice;
     const std::int64_t high = slice == slices - 1 ? total : total / slices * (slice + 1);

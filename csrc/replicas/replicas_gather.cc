@@ -63,24 +63,25 @@ void gather_replicas(std::int64_t rows, std::span<const RowSource> sources, std:
   if (total == 0 || destinations.empty()) {
     return;
   }
-  share_out(total * static_cast<std::int64_t>(destinations.size() + 1), [&](std::int64_t slice, std::int64_t slices) {
-    const auto border = [&](std::int64_t s) { return s == slices ? total : total / slices * s / kGrain * kGrain; };
-    const std::int64_t end = border(slice + 1);
-    std::int64_t at = border(slice);
-    if (at == end) {
-      return;
-    }
-    Cursor cursor(sources, begins, row_bytes, at);
-    const std::int64_t step = destinations.size() == 1 ? end - at : kBlockBytes;
-    for (; at < end; at += step) {
-      const std::int64_t bytes = std::min(step, end - at);
-      std::byte* first = static_cast<std::byte*>(destinations[0]) + at;
-      cursor.copy(first, bytes);
-      for (void* destination : destinations.subspan(1)) {
-        std::memcpy(static_cast<std::byte*>(destination) + at, first, static_cast<std::size_t>(bytes));
-      }
-    }
-  });
+  parallel_for(
+      total * static_cast<std::int64_t>(destinations.size() + 1), [&](std::int64_t slice, std::int64_t slices) {
+        const auto border = [&](std::int64_t s) { return s == slices ? total : total / slices * s / kGrain * kGrain; };
+        const std::int64_t end = border(slice + 1);
+        std::int64_t at = border(slice);
+        if (at == end) {
+          return;
+        }
+        Cursor cursor(sources, begins, row_bytes, at);
+        const std::int64_t step = destinations.size() == 1 ? end - at : kBlockBytes;
+        for (; at < end; at += step) {
+          const std::int64_t bytes = std::min(step, end - at);
+          std::byte* first = static_cast<std::byte*>(destinations[0]) + at;
+          cursor.copy(first, bytes);
+          for (void* destination : destinations.subspan(1)) {
+            std::memcpy(static_cast<std::byte*>(destination) + at, first, static_cast<std::size_t>(bytes));
+          }
+        }
+      });
 }
 
 }  // namespace collectives

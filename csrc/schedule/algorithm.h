@@ -45,7 +45,7 @@ struct LinkCost {
 struct CostModel {
   LinkCost mapped{0.15, 25000};         // lines that migrate between two ranks
   double shared_bytes_per_us = 12500;   // lines that one rank writes again and again and others read
-  double swapped_bytes_per_us = 18400;  // lines of bounce buffers that two ranks swap, see traded()
+  double swapped_bytes_per_us = 18400;  // lines of bounce buffers that two ranks swap, see swapped()
   LinkCost message{6.0, 4000};          // TCP
   double copy_bytes_per_us = 40000;
   // The model for these ranks.

@@ -54,7 +54,7 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
     offset += part(from, me_);
   }
   inlined_ = most_given <= limits.inline_bytes;
-  swaps_ = size_ == 2 && part(0, 1) == part(1, 0) && part(0, 1) > 0 && limits.trade_boxes;
+  swaps_ = size_ == 2 && part(0, 1) == part(1, 0) && part(0, 1) > 0 && limits.swap_buffers;
   chooses_ = topology.all_mapped() && !inlined_ && limits.read_bytes > 0 && longest_ >= limits.read_bytes &&
              together <= kMostRead && !reduces(problem.collective);
   const std::int64_t room = limits.stage_bytes() / most_readers;
@@ -82,11 +82,11 @@ Operand Exchange::place(int from, int to, const Chunk& c) const {
     operand.offset = input_offset(from, to);
     return operand;
   }
-  Operand operand = box(from, c.index, region(from, to));
+  Operand operand = bounce(from, c.index, region(from, to));
   if (swaps_) {
-    operand = traded(operand, 1 - from);
+    operand = swapped(operand, 1 - from);
   }
-  return readers_[from] == 1 || !shared_ ? taken(operand) : operand;
+  return readers_[from] == 1 || !shared_ ? owned(operand) : operand;
 }
 
 // Whether `reader` awaits the signal of `writer` for a chunk: for its data, or because it proves that what `writer`
@@ -112,7 +112,7 @@ void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
     const std::int64_t bytes = to == me_ ? 0 : piece(me_, to, c);
     if (bytes > 0) {
       Operand destination = place(me_, to, c);
-      destination.take = false;
+      destination.own = false;
       std::vector<Operand> destinations{destination};
       if (shared_) {
         destinations.push_back(output(output_offset(me_) + c.offset, c.stride));  // while it is in the cache

@@ -3,7 +3,7 @@
 // Through bounce buffers, chunk by chunk: a rank writes chunk k of all that it gives into its own bounce buffer,
 // signals, and copies chunk k of what it gets out of the bounce buffers of the others. A slot is used again after two
 // chunks: a rank that writes chunk k + 1 has seen the signal k of the ranks that read its chunk k - 1, and they
-// signalled after they had read it. Two ranks that exchange equal amounts swap bounce buffers, see traded().
+// signalled after they had read it. Two ranks that exchange equal amounts swap bounce buffers, see swapped().
 //
 // Where all parts have the same length, none is empty and there is no root, this is a pipeline: a rank writes chunk
 // k + 1 before it waits for chunk k. Then a slot is used again after four chunks: a rank that writes chunk k + 4 has
@@ -81,7 +81,7 @@ class Exchange {
   bool even_;
   bool pipelined_;
   bool inlined_;
-  bool swaps_;  // bounce buffers, see traded()
+  bool swaps_;  // bounce buffers, see swapped()
   bool chooses_;
   std::int64_t longest_ = 0;
   std::int64_t chunk_bytes_ = 0;

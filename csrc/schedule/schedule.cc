@@ -20,7 +20,7 @@ bool is_message(StepKind kind) {
 }
 
 bool names_member(Region region) {
-  return region == Region::kBox || region == Region::kInline || region == Region::kPeerInput ||
+  return region == Region::kBounce || region == Region::kInline || region == Region::kPeerInput ||
          region == Region::kPeerOutput;
 }
 
@@ -46,7 +46,8 @@ Step& ScheduleBuilder::append(StepKind kind, std::int64_t bytes) {
 Range ScheduleBuilder::put(const std::vector<Operand>& operands) {
   const Range range{static_cast<std::uint32_t>(schedule_.operands.size()), static_cast<std::uint32_t>(operands.size())};
   schedule_.operands.insert(schedule_.operands.end(), operands.begin(), operands.end());
-  schedule_.trades = schedule_.trades || std::ranges::any_of(operands, [](const Operand& o) { return o.trades(); });
+  schedule_.swaps_buffers =
+      schedule_.swaps_buffers || std::ranges::any_of(operands, [](const Operand& o) { return o.swaps_buffers(); });
   return range;
 }
 
@@ -259,12 +260,12 @@ ScheduleBuilder& ScheduleBuilder::over(const std::vector<int>& members, const Sc
     if (names_member(operand.region)) {
       operand.member = rank_of(operand.member);
     }
-    if (operand.trades()) {
+    if (operand.swaps_buffers()) {
       operand.partner = rank_of(operand.partner);
     }
     if (operand.region == Region::kScratch) {
       operand.offset += scratch_shift;
-    } else if (operand.region == Region::kBox) {
+    } else if (operand.region == Region::kBounce) {
       operand.chunk += chunk_shift;
     }
     schedule_.operands.push_back(operand);
@@ -287,7 +288,7 @@ ScheduleBuilder& ScheduleBuilder::over(const std::vector<int>& members, const Sc
   }
   schedule_.chunks += schedule.chunks;
   schedule_.uses_links = schedule_.uses_links || schedule.uses_links;
-  schedule_.trades = schedule_.trades || schedule.trades;
+  schedule_.swaps_buffers = schedule_.swaps_buffers || schedule.swaps_buffers;
   return *this;
 }
 
@@ -317,14 +318,14 @@ std::vector<FlagRef> flags_of_others(int me, int size, std::uint8_t flag, std::i
 Operand input(std::int64_t offset, std::int64_t stride) { return {Region::kInput, 0, 0, offset, stride}; }
 Operand output(std::int64_t offset, std::int64_t stride) { return {Region::kOutput, 0, 0, offset, stride}; }
 Operand scratch_at(std::int64_t offset, std::int64_t stride) { return {Region::kScratch, 0, 0, offset, stride}; }
-Operand box(int member, std::int32_t chunk, std::int64_t offset) {
-  return {Region::kBox, static_cast<std::uint16_t>(member), chunk, offset, 0};
+Operand bounce(int member, std::int32_t chunk, std::int64_t offset) {
+  return {Region::kBounce, static_cast<std::uint16_t>(member), chunk, offset, 0};
 }
-Operand taken(Operand operand) {
-  operand.take = true;
+Operand owned(Operand operand) {
+  operand.own = true;
   return operand;
 }
-Operand traded(Operand operand, int partner) {
+Operand swapped(Operand operand, int partner) {
   operand.partner = static_cast<std::uint16_t>(partner);
   return operand;
 }

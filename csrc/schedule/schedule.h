@@ -34,7 +34,7 @@ enum class Region : std::uint8_t {
   kInput,       // the caller's input
   kOutput,      // the caller's output (the same memory as the input when in place)
   kScratch,     // private memory of this rank, Schedule::scratch_bytes long
-  kBox,         // a slot of the bounce buffer of `member` (mapped)
+  kBounce,      // a slot of the bounce buffer of `member` (mapped)
   kInline,      // the payload of the header line of `member`, Limits::inline_bytes long (mapped)
   kPeerInput,   // the input of `member`: symmetric (mapped), or private, for kRead
   kPeerOutput,  // the symmetric output of `member` (mapped)
@@ -46,17 +46,17 @@ inline constexpr std::uint16_t kNobody = 0xffff;
 struct Operand {
   Region region = Region::kInput;
   std::uint16_t member = 0;
-  std::int32_t chunk = 0;   // kBox: selects the slot
+  std::int32_t chunk = 0;   // kBounce: selects the slot
   std::int64_t offset = 0;  // bytes
   std::int64_t stride = 0;  // bytes added per loop iteration
-  bool take = false;        // a source in a bounce buffer that only this rank reads: see cpu/take.h
-  // kBox: the rank with which `member` swaps bounce buffers, see traded().
+  bool own = false;         // a source in a bounce buffer that only this rank reads: see cpu/cache_lines.h
+  // kBounce: the rank with which `member` swaps bounce buffers, see swapped().
   std::uint16_t partner = kNobody;
 
-  bool trades() const { return partner != kNobody; }
+  bool swaps_buffers() const { return partner != kNobody; }
   // Whose bounce buffer it is, for a chunk counted as the slots are: from the first of the communicator on.
   int owner(std::int64_t chunk, std::int64_t slots) const {
-    return trades() && chunk / slots % 2 != 0 ? partner : member;
+    return swaps_buffers() && chunk / slots % 2 != 0 ? partner : member;
   }
 };
 
@@ -112,9 +112,9 @@ struct Schedule {
   std::int64_t scratch_bytes = 0;
   // Bytes from one slot to the next, 0: as they are laid out. The same on all ranks. See ScheduleBuilder::pack_slots().
   std::int64_t slot_pitch = 0;
-  bool uses_links = false;  // has message steps
-  bool chooses = false;     // has kChoose
-  bool trades = false;      // two ranks swap bounce buffers
+  bool uses_links = false;     // has message steps
+  bool chooses = false;        // has kChoose
+  bool swaps_buffers = false;  // two ranks swap bounce buffers
 
   std::span<const FlagRef> waits(const Step& s) const { return {flags.data() + s.waits.begin, s.waits.count}; }
   std::span<const FlagRef> signals(const Step& s) const { return {flags.data() + s.signals.begin, s.signals.count}; }
@@ -133,7 +133,7 @@ struct Limits {
   std::int64_t most_stage_bytes = 128 << 10;
   // From so many bytes on, of what a rank gets of another one, ranks read each other's memory where they can; 0: never.
   std::int64_t read_bytes = 0;
-  bool trade_boxes = true;  // see traded()
+  bool swap_buffers = true;  // see swapped()
 
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
   // readers at once may fill a slot completely: the fewer meetings, the better.
@@ -225,14 +225,14 @@ std::vector<FlagRef> flags_of_others(int me, int size, std::uint8_t flag, std::i
 Operand input(std::int64_t offset, std::int64_t stride = 0);
 Operand output(std::int64_t offset, std::int64_t stride = 0);
 Operand scratch_at(std::int64_t offset, std::int64_t stride = 0);
-Operand box(int member, std::int32_t chunk, std::int64_t offset);
+Operand bounce(int member, std::int32_t chunk, std::int64_t offset);
 // The same operand, of which this rank is the only reader: it acquires the ownership of the cache lines that it reads.
-Operand taken(Operand operand);
+Operand owned(Operand operand);
 // The same operand, in the bounce buffers of two ranks that exchange equal amounts. Each time all slots have been used,
 // the ranks swap bounce buffers, so a rank fills those slots that it read in the round before. Their lines are in its
 // cache already, so each crosses from core to core once and not twice. The guard of slots covers both buffers: the
 // chunk that had the slot before is complete on both ranks.
-Operand traded(Operand operand, int partner);
+Operand swapped(Operand operand, int partner);
 Operand inline_payload(int member);
 Operand peer_input(int member, std::int64_t offset, std::int64_t stride = 0);
 Operand peer_output(int member, std::int64_t offset, std::int64_t stride = 0);

@@ -22,14 +22,14 @@ void add(std::string& text, const Parts&... parts) {
 }
 
 std::string to_text(const Operand& operand) {
-  constexpr std::array<std::string_view, 7> kNames = {"input",  "output",     "scratch",    "box",
+  constexpr std::array<std::string_view, 7> kNames = {"input",  "output",     "scratch",    "bounce",
                                                       "inline", "peer_input", "peer_output"};
   std::string text(kNames.at(static_cast<std::size_t>(operand.region)));
-  if (operand.region >= Region::kBox) {
+  if (operand.region >= Region::kBounce) {
     add(text, "[", std::to_string(operand.member));
-    add(text, operand.trades() ? "|" + std::to_string(operand.partner) : "", "]");
+    add(text, operand.swaps_buffers() ? "|" + std::to_string(operand.partner) : "", "]");
   }
-  if (operand.region == Region::kBox) {
+  if (operand.region == Region::kBounce) {
     add(text, "#", std::to_string(operand.chunk));
   }
   add(text, "@", std::to_string(operand.offset));

@@ -17,7 +17,7 @@ void check_piece(World& world, int r, const Piece& piece, const std::string& whe
   std::int64_t shift = 0;
   if (world.problem.collective == Collective::kReduceScatter) {
     shift = world.problem.input_offset(0, r, world.n);
-  } else if (has_parts(world.problem.collective)) {
+  } else if (is_vector(world.problem.collective)) {
     // The part in which the piece begins, which it must not leave.
     for (from = 0; from < world.n; ++from) {
       end = world.problem.output_offset(from, r, world.n) + world.problem.part_bytes(from, r, world.n);
@@ -60,7 +60,7 @@ void check_outputs(World& world, int call, const std::vector<Data>& outputs) {
       }
     }
     // Each rank has its own part: there is nothing to compare.
-    if (merged.empty() || has_parts(world.problem.collective)) {
+    if (merged.empty() || is_vector(world.problem.collective)) {
       continue;
     }
     if (expected.empty()) {

@@ -48,7 +48,7 @@ Place Regions::place(int r, const Operand& operand) {
       return user(operand.member, 1);
     case Region::kScratch:
       return {&rank.scratch, offset};
-    case Region::kBox: {
+    case Region::kBounce: {
       const std::int64_t slots = world_.options.limits.slots;
       const std::int64_t chunk = rank.base + operand.chunk + rank.iteration;
       return {&slots_[static_cast<std::size_t>(operand.owner(chunk, slots) * slots + chunk % slots)], offset};
@@ -75,7 +75,7 @@ Data Regions::read_operand(int r, const Operand& operand, std::int64_t bytes, in
   for (std::size_t w = 0; w < moved.size(); ++w) {
     world_.verdict.link_bytes[w][static_cast<std::size_t>(r)] += moved[w];
   }
-  if (operand.take) {
+  if (operand.own) {
     // Prefetching a line for ownership leaves its values, but races as a write does.
     from.memory->write(world_.actor(r), from.offset, data);
   }

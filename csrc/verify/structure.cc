@@ -160,12 +160,12 @@ class Checker {
 
   void check_operand(const Operand& operand, const Step& step, std::int64_t iterations) const {
     const std::int64_t length = step.length;
-    const bool mapped_region = operand.region >= Region::kBox;
+    const bool mapped_region = operand.region >= Region::kBounce;
     if (mapped_region) {
       check_member(operand.member);
     }
-    if (operand.trades()) {
-      require(operand.region == Region::kBox && operand.partner != operand.member && topology_.size == 2,
+    if (operand.swaps_buffers()) {
+      require(operand.region == Region::kBounce && operand.partner != operand.member && topology_.size == 2,
               "swaps what is no bounce buffer of two ranks");
       check_member(operand.partner);
     }
@@ -187,7 +187,7 @@ class Checker {
       case Region::kScratch:
         bytes = schedule_.scratch_bytes;
         break;
-      case Region::kBox:
+      case Region::kBounce:
         check_chunk(operand.chunk, iterations);
         bytes = schedule_.slot_pitch > 0 ? std::min(schedule_.slot_pitch, limits_.slot_bytes) : limits_.slot_bytes;
         break;

@@ -56,7 +56,7 @@ struct World {
   // Where input and output begin in the memory of a call in place: in vector collectives the shorter one is the part of
   // the rank inside the longer one.
   std::int64_t in_place_offset(int r, int which) const {
-    if (!has_parts(problem.collective) || user_bytes(r, which) >= user_bytes(r, 1 - which)) {
+    if (!is_vector(problem.collective) || user_bytes(r, which) >= user_bytes(r, 1 - which)) {
       return 0;
     }
     std::int64_t offset = 0;

@@ -398,7 +398,7 @@ def _mutations(
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
     read_bytes: int = 0,
-    trade_boxes: bool = True,
+    swap_buffers: bool = True,
     rank: int = 0,
 ) -> list[str]: ...
 def _nccl_close(ranks: Sequence[Nccl]) -> None: ...
@@ -448,7 +448,7 @@ def _schedule_text(
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
     read_bytes: int = 0,
-    trade_boxes: bool = True,
+    swap_buffers: bool = True,
     rank: int = 0,
 ) -> str: ...
 def _select(arg0: object, arg1: str, arg2: str, arg3: str, arg4: int, arg5: int, arg6: bool, arg7: bool, /) -> str: ...
@@ -472,7 +472,7 @@ def _survivors(
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
     read_bytes: int = 0,
-    trade_boxes: bool = True,
+    swap_buffers: bool = True,
     repeats: int = 3,
 ) -> tuple[Any, ...]: ...
 def _take_over_stack_signal() -> None: ...
@@ -508,7 +508,7 @@ def _unsupported(
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
     read_bytes: int = 0,
-    trade_boxes: bool = True,
+    swap_buffers: bool = True,
 ) -> str: ...
 def _use_heap(arg0: object, arg1: int, /) -> None: ...
 def _verify(
@@ -526,7 +526,7 @@ def _verify(
     segment_bytes: int = 524288,
     inline_bytes: int = 40,
     read_bytes: int = 0,
-    trade_boxes: bool = True,
+    swap_buffers: bool = True,
     in_place: bool = False,
     repeats: int = 2,
     mutate_rank: int = -1,

@@ -74,7 +74,7 @@ def test_every_root(group: Any) -> None:
     judge(group, tiers.thinned(list(every), salt=(group.size, group.transport)), 64)
 
 
-def test_at_the_borders_of_boxes(group: Any) -> None:
+def test_at_the_borders_of_bounce_buffers(group: Any) -> None:
     kinds = [("float32", "sum"), ("bfloat16", "avg"), ("uint8", "max"), ("int64", "prod")]
 
     borders = [SEGMENT, EXCHANGE] if group.transport == "tcp" else [STAGE, SEGMENT]
@@ -107,7 +107,7 @@ BOXED = [(n, t) for t in ("local", "shm", "tcp") for n in (2, 3, 5, 8) if n < 8 
 
 
 @pytest.mark.parametrize(("n", "transport"), BOXED)
-def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
+def test_tiny_bounce_buffers(pools: Pools, n: int, transport: str) -> None:
     """Bounce buffers so small that small arrays pass through each of them many times."""
     group = pools.get(n, transport, slot_bytes=192, slots=2 if n < 5 else 4, segment_bytes=64)
     kinds = [("float64", "sum"), ("float16", "avg"), ("uint8", "sum"), ("bool", "prod"), ("int16", "min")]

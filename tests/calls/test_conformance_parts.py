@@ -120,7 +120,7 @@ def border_cases(group: Any, rng: random.Random, borders: list[int], dtypes: lis
     return cases
 
 
-def test_at_the_borders_of_boxes(group: Any) -> None:
+def test_at_the_borders_of_bounce_buffers(group: Any) -> None:
     """A slot holds a chunk for each reader, so its size divided by their number is a border too."""
     n, rng = group.size, rng_of(group)
     borders = [STAGE // max(1, n - 1) // 64 * 64, STAGE, SEGMENT]
@@ -140,7 +140,7 @@ def test_large(group: Any) -> None:
 
 
 @pytest.mark.parametrize(("n", "transport"), TINY)
-def test_tiny_boxes(pools: Pools, n: int, transport: str) -> None:
+def test_tiny_bounce_buffers(pools: Pools, n: int, transport: str) -> None:
     """Bounce buffers so small that each is used many times, and some in which no chunk for each reader fits."""
     group = pools.get(n, transport, slot_bytes=192, slots=2, segment_bytes=64)
     dtypes = ["float64", "float16", "uint8", "bool", "int16"]

@@ -36,7 +36,7 @@ std::vector<Piece> pieces(const Domain& domain, const std::byte* base) {
   }
   for (int slot = 0; slot < limits.slots; ++slot) {
     const auto index = static_cast<std::uint64_t>(slot);
-    add("slot " + std::to_string(slot), domain.box(0, index), static_cast<std::size_t>(limits.slot_bytes));
+    add("slot " + std::to_string(slot), domain.bounce(0, index), static_cast<std::size_t>(limits.slot_bytes));
     for (int id = 0; id < kFlags; ++id) {
       add("flag " + std::to_string(id) + " of slot " + std::to_string(slot), &domain.flag(0, id, index),
           sizeof(FlagLine));

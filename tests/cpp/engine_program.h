@@ -91,7 +91,7 @@ class Maker {
     item->call.dtype = DType::kInt64;
     item->call.root = below(size_);
     const bool named = below(3) != 0;
-    if (has_parts(algorithm.collective)) {
+    if (is_vector(algorithm.collective)) {
       fill_parts(*item);
     } else {
       fill_whole(*item);
@@ -110,7 +110,7 @@ class Maker {
       item->call.algorithm = algorithm_id(algorithm);
     }
     item->set_spans();
-    if (item->output.empty() && item->heap.empty() && !has_parts(algorithm.collective)) {
+    if (item->output.empty() && item->heap.empty() && !is_vector(algorithm.collective)) {
       item->call.output = item->call.input;
     }
     return item;
@@ -204,7 +204,7 @@ class Maker {
   }
 
   std::vector<std::int64_t> counts_of(const Call& call) const {
-    if (!has_parts(call.collective)) {
+    if (!is_vector(call.collective)) {
       return {};
     }
     const std::size_t parts = call.collective == Collective::kAllToAll

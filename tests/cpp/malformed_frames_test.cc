@@ -158,7 +158,7 @@ Bytes malformed(Random& random, int fault, const Signature& signature) {
       append(wire, h);
       break;
     case kStreamsTaken:
-      h.streams_taken = static_cast<std::uint32_t>(any(2, 0x7fffffff));
+      h.streams_opened = static_cast<std::uint32_t>(any(2, 0x7fffffff));
       append(wire, h);
       break;
     case kWindow: {  // streams that are not open, of more than may be sent before that

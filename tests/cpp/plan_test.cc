@@ -31,7 +31,7 @@ Problem problem_of(Collective collective, std::int64_t elements, int size) {
   Problem problem;
   problem.collective = collective;
   problem.count = collective == Collective::kBarrier ? 0 : elements;
-  if (has_parts(collective)) {
+  if (is_vector(collective)) {
     problem.counts.assign(collective == Collective::kAllToAll ? size * size : size, elements);
     problem.count = std::accumulate(problem.counts.begin(), problem.counts.end(), std::int64_t{0});
   }
@@ -43,14 +43,15 @@ Problem problem_of(Collective collective, std::int64_t elements, int size) {
 void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::string& name) {
   for (const auto& plan : plans) {
     for (const Step& step : plan->schedule.steps) {
-      if (step.kind != StepKind::kCopy || plan->takes_copied == processor().takes_lines || plan->schedule.trades) {
+      if (step.kind != StepKind::kCopy || plan->owns_copied == processor().owns_read_lines ||
+          plan->schedule.swaps_buffers) {
         continue;
       }
       for (const Operand& source : plan->schedule.sources(step)) {
         const bool fetched = source.offset + step.length <= plans[source.member]->owned_bytes;
-        check(!source.take || fetched, name + ": " + std::to_string(source.offset + step.length) +
-                                           " bytes are not written back, and their owner prefetches only " +
-                                           std::to_string(plans[source.member]->owned_bytes));
+        check(!source.own || fetched, name + ": " + std::to_string(source.offset + step.length) +
+                                          " bytes are not written back, and their owner prefetches only " +
+                                          std::to_string(plans[source.member]->owned_bytes));
       }
     }
   }
@@ -61,13 +62,14 @@ void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::s
 void check_swap(const Plan& plan, const Limits& limits, const std::string& name) {
   const auto& operands = plan.schedule.operands;
   check(plan.owned_bytes == 0 && plan.ahead_bytes == 0, name + ": swapped bounce buffers are prefetched");
-  check(!plan.takes_copied, name + ": ownership is acquired of lines that this rank writes next");
+  check(!plan.owns_copied, name + ": ownership is acquired of lines that this rank writes next");
   int pairs = 0;
   for (std::size_t filled = 0; filled < operands.size(); ++filled) {
     for (std::size_t read = 0; read < operands.size(); ++read) {
       // Sources are marked.
-      const bool matches = operands[filled].trades() && !operands[filled].take && operands[read].trades() &&
-                           operands[read].take && operands[read].chunk == operands[filled].chunk;
+      const bool matches = operands[filled].swaps_buffers() && !operands[filled].own &&
+                           operands[read].swaps_buffers() && operands[read].own &&
+                           operands[read].chunk == operands[filled].chunk;
       if (!matches) {
         continue;
       }
@@ -84,8 +86,9 @@ void check_swap(const Plan& plan, const Limits& limits, const std::string& name)
 
 // Which bounce buffers are to be swapped: those of two ranks that give each other as much.
 bool to_be_swapped(const Problem& problem, const Algorithm& algorithm, const Schedule& schedule, int size) {
-  const bool boxes = std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.region == Region::kBox; });
-  return boxes && size == 2 && algorithm.name == "one_shot" && !has_root(problem.collective) &&
+  const bool bounces =
+      std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.region == Region::kBounce; });
+  return bounces && size == 2 && algorithm.name == "one_shot" && !has_root(problem.collective) &&
          problem.collective != Collective::kBarrier;
 }
 
@@ -106,7 +109,8 @@ void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowd
     const bool owns = plan.owning != Owning::kNowhere;
     check(owns || plan.owned_bytes == 0, name + ": lines of a bounce buffer are prefetched, but not the header's");
     check(!owns || !crowded, name + ": lines are prefetched for a rank that has to wait for its core first");
-    // Executor::own_next_lines() takes the slot of the next chunk for that of the next call, and for as long as a slot.
+    // LookTactics::own_next_lines() takes the slot of the next chunk for that of the next call, and for as long as a
+    // slot.
     check(!owns || (plan.schedule.chunks <= 1 && plan.schedule.slot_pitch == 0),
           name + ": lines are prefetched that the next call does not write");
     check(plan.owned_bytes <= rank.domain()->limits().slot_bytes, name + ": more is prefetched than a slot has");
@@ -114,9 +118,9 @@ void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowd
     const bool prepared = schedule.uses_links || schedule.chooses || schedule.scratch_bytes > 0 || !plan.signals_header;
     check(plan.begins_at_once != prepared, name + ": what is to be prepared is not, or nothing is");
     check(!owns || plan.ahead_bytes == 0, name + ": lines are fetched twice");
-    check(schedule.trades == to_be_swapped(problem, algorithm, schedule, size),
+    check(schedule.swaps_buffers == to_be_swapped(problem, algorithm, schedule, size),
           name + ": swaps bounce buffers, or does not");
-    if (schedule.trades) {
+    if (schedule.swaps_buffers) {
       check_swap(plan, rank.domain()->limits(), name);
     }
   }

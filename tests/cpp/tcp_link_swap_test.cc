@@ -146,7 +146,7 @@ void one_frame() {
     CHECK(::recv(raw, bytes, sizeof(bytes), MSG_DONTWAIT) == wire::kHeaderBytes + 8);
     wire::FrameHeader header;
     std::string error;
-    CHECK(wire::decode(bytes, &header, &error) && header.first && header.streams_taken == i);
+    CHECK(wire::decode(bytes, &header, &error) && header.first && header.streams_opened == i);
     CHECK(header.signature == a.swap.signature && header.sequence == i + 1 && header.length == 8);
     CHECK(std::equal(a.out.begin(), a.out.end(), bytes + wire::kHeaderBytes));
     const Bytes frame = frame_to(a, peer.out);
@@ -287,14 +287,14 @@ void malformed() {
     End a(1, 0, 8);
     wire::FrameHeader header;
     header.credit = c == 0 ? 9 : 0;
-    header.streams_taken = c == 1 ? 2 : 0;
+    header.streams_opened = c == 1 ? 2 : 0;
     Bytes frame = frame_to(a, Bytes(8), header);
     frame[0] = c == 2 ? std::byte{0} : frame[0];
     CHECK(::send(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
     CHECK(link->begin_swap(a.swap));
     a.finish(*link, 10);
     const LinkEvent event = link->event();
-    const char* const text[] = {"credit outside", "taken more streams", "malformed frame"};
+    const char* const text[] = {"credit outside", "opened more streams", "malformed frame"};
     CHECK(!a.receive.done && event.kind == Kind::kFailed && event.text.find(text[c]) != std::string::npos, "%s",
           event.text.c_str());
     a.close(*link);

@@ -324,7 +324,7 @@ void malformed(Random& random, int cases) {
       h.communicator = static_cast<std::uint32_t>(pick(random, 1, 2));
       h.sequence = static_cast<std::uint64_t>(pick(random, 1, 3));
       h.credit = static_cast<std::uint64_t>(pick(random, 0, 6));
-      h.streams_taken = static_cast<std::uint32_t>(pick(random, 0, 2));
+      h.streams_opened = static_cast<std::uint32_t>(pick(random, 0, 2));
       h.signature = signature_of(h.sequence);
       const bool payload = h.type == wire::FrameType::kData || h.type == wire::FrameType::kAbort;
       h.length = payload ? static_cast<std::uint32_t>(pick(random, 1, 600)) : 0;

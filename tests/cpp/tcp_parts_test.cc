@@ -89,7 +89,7 @@ void test_which_streams_there_are() {
   Stream stream;
   stream.key = {1, 0};
   CHECK(&table.open(stream) == &early && stream.peer_seen && stream.link_state == &early);
-  CHECK(flow.unknown() == 0 && flow.taken() == 1 && table.collectives().size() == 1);
+  CHECK(flow.unknown() == 0 && flow.opened() == 1 && table.collectives().size() == 1);
   table.close(early);
   CHECK(table.find({1, 0}) == nullptr && table.is_over({1, 0}) && !table.is_over({1, 1}));
 
@@ -98,7 +98,7 @@ void test_which_streams_there_are() {
   table.add_unknown({3, 0});
   table.forget(2);
   table.forget(2);
-  CHECK(flow.unknown() == 1 && flow.taken() == 3 && table.is_over({2, 9}) && table.find({3, 0}) != nullptr);
+  CHECK(flow.unknown() == 1 && flow.opened() == 3 && table.is_over({2, 9}) && table.find({3, 0}) != nullptr);
 }
 
 void test_messages_start_in_order() {

@@ -85,7 +85,7 @@ void send_frame(Input& in, const Pair& pair, const Signature& signature, const S
     h.signature = signature;
     h.credit = (bits & 16) != 0 ? in.word() % 3000 : 0;
   }
-  h.streams_taken = (bits & 32) != 0 ? in.byte() % 4 : 0;
+  h.streams_opened = (bits & 32) != 0 ? in.byte() % 4 : 0;
   if (h.type == wire::FrameType::kData || h.type == wire::FrameType::kAbort) {
     h.length = static_cast<std::uint32_t>(1 + in.word() % kMostPayload);
   }

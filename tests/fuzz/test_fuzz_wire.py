@@ -42,7 +42,7 @@ def test_the_seeds_reach_what_they_are_for(monkeypatch):
         wire_targets._rendezvous._Hub,
         "close",
         lambda hub, close=wire_targets._rendezvous._Hub.close: (
-            members.append((sorted(hub._members), [len(box) for box in hub._inbox.values()])),
+            members.append((sorted(hub._members), [len(inbox) for inbox in hub._inbox.values()])),
             close(hub),
         ),
     )

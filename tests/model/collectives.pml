@@ -63,7 +63,7 @@ byte completed[N];
 byte in_flight; /* the same on all ranks */
 byte known[N * N]; /* Executor::peers_completed() */
 
-/* Executor::signal_header() */
+/* FlagWords::publish_header() */
 inline signal_header() {
 #ifdef NO_COUNT
   STORE(WORD(me, s), (s + 1) * 8) /* says that this collective is complete as well */
@@ -72,12 +72,12 @@ inline signal_header() {
 #endif
 }
 
-/* Executor::signal() */
+/* FlagWords::signal() */
 inline signal(flag, chunk) {
   STORE(FLAG(me, flag, b + chunk), b + chunk + 1)
 }
 
-/* Executor::await() and look_header() */
+/* FlagWords::await() and find_mismatch() */
 inline await_header(r) {
 #ifndef NO_HEADER_WAIT
   d_step {
@@ -115,7 +115,7 @@ inline signal_copied(chunk) {
   fi
 }
 
-/* Communicator::may_start() and activate(): works start in order. */
+/* SlotGuard::may_start() and InFlight::start_queued(): works start in order. */
 inline may_start() {
   byte needed = 0;
   byte reach;

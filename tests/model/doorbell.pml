@@ -164,7 +164,7 @@ end:
 #define MAY_COME(w) (!done[w])
 #endif
 
-/* Another rank: Executor::signal() and wake_peers(), once for each work, in any order. */
+/* Another rank: FlagWords::signal() and wake_peers(), once for each work, in any order. */
 proctype waker(byte me) {
   byte w;
   bool done[THREADS];

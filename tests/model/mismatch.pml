@@ -50,7 +50,7 @@ byte returned[N];
   ((report[0] && report[0] <= s + 1) || (report[1] && report[1] <= s + 1) || (report[2] && report[2] <= s + 1))
 #endif
 
-/* Communicator::fail() and tell() */
+/* FailureHandler::fail() and publish() */
 inline fail(sequence) {
   failed[me] = true;
   report[me] = 1 + sequence;
@@ -64,7 +64,7 @@ inline fail(sequence) {
   goto end_of_rank
 }
 
-/* While a rank waits: Communicator::look_after(), heed_reports() and find_mismatch(). */
+/* While a rank waits: FailureMonitor::check_others() and check_works(). */
 #define RECEIVED (aborted[me] && ANY_REPORT)
 #ifdef NO_LOOK
 #define ALARM (RECEIVED)
@@ -72,7 +72,7 @@ inline fail(sequence) {
 #define ALARM (RECEIVED || ANY_DIFFERS)
 #endif
 
-/* Executor::await() and look_header() */
+/* FlagWords::await() and find_mismatch() */
 inline await_header(r) {
   if
   :: header[(r) * COLLS + s] != 0

@@ -254,18 +254,18 @@ def test_a_mutant_is_reported_with_rank_and_step() -> None:
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
-def test_two_ranks_that_do_not_trade_boxes_are_right(collective: str) -> None:
+def test_two_ranks_that_do_not_swap_buffers_are_right(collective: str) -> None:
     """As between GPUs; elsewhere they do."""
     total = 0
     for case, slots in itertools.product(small_cases(collective, "one_shot", (2,), (37, 81, 161)), (2, 4)):
-        limits = {**TINY, "slots": slots, "trade_boxes": False}
+        limits = {**TINY, "slots": slots, "swap_buffers": False}
         for in_place in places(collective):
             check(collective, "one_shot", **case, **limits, in_place=in_place, dtype="float32")
         survivors, mutants = _core._survivors(collective, "one_shot", **case, **limits, repeats=3)
         assert not survivors, (case, survivors[:3])
         total += mutants
-        text = _core._schedule_text(collective, "one_shot", **case, **{**limits, "trade_boxes": True})
-        assert ("box[0|1]" in text) == (len(set(case["hosts"])) == 1)
+        text = _core._schedule_text(collective, "one_shot", **case, **{**limits, "swap_buffers": True})
+        assert ("bounce[0|1]" in text) == (len(set(case["hosts"])) == 1)
     assert total > 0
 
 

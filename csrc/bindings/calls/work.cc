@@ -234,7 +234,7 @@ PyObject* start_general(Communicator& communicator, PyObject* owner, PyObject* a
   call.name = tuple[8].is_none() ? std::string() : tuple[8].cast<std::string>();
   call.input = spans(work->inputs);
   call.output = spans(work->outputs);
-  if (has_parts(kind)) {
+  if (is_vector(kind)) {
     call.lengths = tuple[10].cast<std::vector<std::int64_t>>();
   } else {
     refuse_overlap(call.input, call.output, work->inputs.is(work->outputs));

@@ -150,7 +150,7 @@ void collective(const std::string& name, const std::string& algorithm, const std
   }
   const std::size_t n = ranks.size();
   const bool square = problem.collective == Collective::kAllToAll;
-  if (has_parts(problem.collective) && counts.size() != (square ? n * n : n)) {
+  if (is_vector(problem.collective) && counts.size() != (square ? n * n : n)) {
     throw ArgumentError(std::to_string(counts.size()) + " lengths of parts for " + std::to_string(n) + " ranks");
   }
   if (chunk_bytes < static_cast<std::int64_t>(64 * n)) {

@@ -103,7 +103,7 @@ class Start {
     }
     call.dtype = dtype;
     std::vector<std::int64_t> shape = shape_of(tensor.get());
-    if (has_parts(collective_)) {
+    if (is_vector(collective_)) {
       std::vector<std::int64_t> alike = shape;
       if (!alike.empty() && collective_ != Collective::kReduceScatter) {
         alike[0] = -1;  // ranks may have different numbers of rows, but agree on the other dimensions

@@ -51,7 +51,7 @@ const Algorithm& algorithm_of(const std::string& collective, const std::string& 
 Case make_case(const std::string& collective, const std::string& algorithm, int size, int root, std::int64_t count,
                const std::string& dtype, const std::string& memory, const std::vector<int>& hosts,
                const std::vector<std::int64_t>& lengths, int slots, std::int64_t slot_bytes, std::int64_t segment_bytes,
-               std::int64_t inline_bytes, std::int64_t read_bytes, bool trade_boxes) {
+               std::int64_t inline_bytes, std::int64_t read_bytes, bool swap_buffers) {
   Case c;
   c.algorithm = algorithm_of(collective, algorithm).name;
   c.problem.collective = parse_collective(collective);
@@ -69,7 +69,7 @@ Case make_case(const std::string& collective, const std::string& algorithm, int 
   if (size < 1 || root < 0 || root >= size || slots < 1) {
     throw ArgumentError("size, root or slots out of range");
   }
-  if (has_parts(c.problem.collective)) {
+  if (is_vector(c.problem.collective)) {
     const auto parts = static_cast<std::size_t>(c.problem.collective == Collective::kAllToAll ? size * size : size);
     c.problem.counts = lengths.empty() ? std::vector<std::int64_t>(parts, count) : lengths;
     if (c.problem.counts.size() != parts) {
@@ -82,7 +82,7 @@ Case make_case(const std::string& collective, const std::string& algorithm, int 
   c.limits.segment_bytes = segment_bytes;
   c.limits.inline_bytes = inline_bytes;
   c.limits.read_bytes = read_bytes;
-  c.limits.trade_boxes = trade_boxes;
+  c.limits.swap_buffers = swap_buffers;
   return c;
 }
 
@@ -166,7 +166,7 @@ void bind_verify_testing(py::module_& m) {
           py::arg("hosts") = std::vector<int>(), py::arg("lengths") = std::vector<std::int64_t>(),
           py::arg("slots") = limits.slots, py::arg("slot_bytes") = limits.slot_bytes,
           py::arg("segment_bytes") = limits.segment_bytes, py::arg("inline_bytes") = limits.inline_bytes,
-          py::arg("read_bytes") = limits.read_bytes, py::arg("trade_boxes") = limits.trade_boxes, more...);
+          py::arg("read_bytes") = limits.read_bytes, py::arg("swap_buffers") = limits.swap_buffers, more...);
   };
   using Text = const std::string&;
   using Hosts = const std::vector<int>&;
@@ -174,26 +174,26 @@ void bind_verify_testing(py::module_& m) {
   using I = std::int64_t;
   m.def("_algorithms", &algorithms_of, py::arg("collective"));
   bind("_unsupported", [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory,
-                          Hosts hosts, Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool trade) {
+                          Hosts hosts, Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool swap) {
     const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                             segment, inlined, read, trade);
+                             segment, inlined, read, swap);
     return std::string(algorithm_of(collective, algorithm).unsupported(c.problem, c.topology));
   });
   bind(
       "_schedule_text",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool trade, int rank) {
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool swap, int rank) {
         const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                                 segment, inlined, read, trade);
+                                 segment, inlined, read, swap);
         return to_text(c.build(rank));
       },
       py::arg("rank") = 0);
   bind(
       "_mutations",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool trade, int rank) {
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool swap, int rank) {
         const Case c = make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                                 segment, inlined, read, trade);
+                                 segment, inlined, read, swap);
         std::vector<std::string> texts;
         for (const Mutation& mutation : mutations(c.build(rank))) {
           texts.push_back(mutation.text);
@@ -204,19 +204,19 @@ void bind_verify_testing(py::module_& m) {
   bind(
       "_verify",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool trade, bool in_place, int repeats,
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool swap, bool in_place, int repeats,
          int mutate_rank, int mutation) {
         return run_verify(make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots,
-                                    slot, segment, inlined, read, trade),
+                                    slot, segment, inlined, read, swap),
                           in_place, repeats, mutate_rank, mutation);
       },
       py::arg("in_place") = false, py::arg("repeats") = 2, py::arg("mutate_rank") = -1, py::arg("mutation") = -1);
   bind(
       "_survivors",
       [](Text collective, Text algorithm, int size, int root, I count, Text dtype, Text memory, Hosts hosts,
-         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool trade, int repeats) {
+         Lengths lengths, int slots, I slot, I segment, I inlined, I read, bool swap, int repeats) {
         return survivors(make_case(collective, algorithm, size, root, count, dtype, memory, hosts, lengths, slots, slot,
-                                   segment, inlined, read, trade),
+                                   segment, inlined, read, swap),
                          repeats);
       },
       py::arg("repeats") = 3);

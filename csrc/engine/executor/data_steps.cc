@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/cache_lines.h"
 #include "cpu/streaming.h"
-#include "cpu/take.h"
 
 namespace collectives {
 namespace {
@@ -26,7 +26,7 @@ inline bool streams(Work& work) {
   return plan.streams && (plan.streams_in_place || work.base_of(Region::kInput) != work.base_of(Region::kOutput));
 }
 
-// to: where the destination is. own: the lines of the source become this core's own (cpu/take.h).
+// to: where the destination is. own: the lines of the source become this core's own (cpu/cache_lines.h).
 void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source, std::int64_t bytes, bool own) {
   const Plan& plan = *work.plan;
   if (destination == source) {
@@ -35,8 +35,8 @@ void copy_bytes(Work& work, Region to, std::byte* destination, std::byte* source
   if (to == Region::kOutput && streams(work)) {
     copy_streaming(destination, source, bytes, own);
   } else if (own) {
-    copy_taking(destination, source, bytes);
-  } else if (plan.by_string && to == Region::kBox && bytes >= kLeastByString && bytes <= kMostByString) {
+    copy_and_own(destination, source, bytes);
+  } else if (plan.by_string && to == Region::kBounce && bytes >= kLeastByString && bytes <= kMostByString) {
     copy_by_string(destination, source, bytes);
   } else if (bytes >= kLeastByLoop && bytes <= kMostByLoop) {
     void* const first = destination;
@@ -64,7 +64,7 @@ inline void reduce_bytes(Work& work, const Step& step, std::int64_t bytes) {
   if (plan.owns_reduced) {
     for (std::uint32_t i = 0; i < step.sources.count; ++i) {
       if (work.places.operands[step.sources.begin + i].own) {
-        take_lines(static_cast<std::byte*>(work.sources[i]), bytes);
+        own_read_lines(static_cast<std::byte*>(work.sources[i]), bytes);
       }
     }
   }
@@ -78,7 +78,7 @@ void DataSteps::copy(Work& work, const Step& step) {
   }
   const OperandPlace& from = work.places.operands[step.sources.begin];
   std::byte* const source = from.address(work.bases, work.iteration);
-  const bool own = from.own && work.plan->takes_copied;
+  const bool own = from.own && work.plan->owns_copied;
   const std::int64_t special = work.plan->by_string ? kLeastByString : kLeastByLoop;  // not by memcpy from here on
   if (step.destinations.count > 1 || step.length >= special || own) {
     copy_to_all(work, step, source, own);
@@ -145,7 +145,7 @@ void DataSteps::move_spans(Work& work, const Step& step) {
     } else {
       for (std::uint32_t i = 0; i < step.destinations.count; ++i) {
         copy_bytes(work, place(behind + i).region, static_cast<std::byte*>(work.destinations[i]),
-                   static_cast<std::byte*>(work.sources[0]), bytes, place(0).own && work.plan->takes_copied);
+                   static_cast<std::byte*>(work.sources[0]), bytes, place(0).own && work.plan->owns_copied);
       }
     }
     done += bytes;

@@ -22,7 +22,7 @@ class DirectReads {
   // Takes the work to one of its two ends: reads where all ranks can be read, bounce buffers where not.
   void choose(Work& work, const Step& step, const std::vector<int>& mapped_peers) const;
   // kNotYet: could not be read, or not surely: the process is dying, or some rank has given up, or the kernel refuses.
-  // The failure monitor finds out which, in this order (Communicator::look_after).
+  // The failure monitor finds out which, in this order (Communicator::check).
   Look read(const Work& work, const Step& step);
 
   const Reading::Refusal& refusal() const { return reading_.refusal(); }

@@ -35,7 +35,7 @@ void Executor::bind(Work& work) const {
   work.one_piece = work.input.count <= 1 && work.output.count <= 1;
   work.end = static_cast<std::uint32_t>(plan.schedule.steps.size());
   work.find_arrays();
-  work.base_of(Region::kBox) = 0;
+  work.base_of(Region::kBounce) = 0;
   work.base_of(Region::kPeerInput) = static_cast<std::uintptr_t>(work.input_heap_offset);
   work.base_of(Region::kPeerOutput) = static_cast<std::uintptr_t>(work.output_heap_offset);
 }

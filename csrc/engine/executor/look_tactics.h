@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "cpu/cache_lines.h"
 #include "cpu/spin.h"
-#include "cpu/take.h"
 #include "engine/work.h"
 #include "memory/domain.h"
 #include "recorder/recorder.h"
@@ -25,7 +25,7 @@ class LookTactics {
       relax();
     } else if (first_look == FirstLook::kLateByDistance) {
       // Decided before the last pause: whatever comes after that pause delays the look.
-      if (work.plan->owned_bytes == 0 && !work.plan->schedule.trades && !follows_fast()) {
+      if (work.plan->owned_bytes == 0 && !work.plan->schedule.swaps_buffers && !follows_fast()) {
         relax();  // the rank that is awaited has lines to fill, and this one has none
       }
       relax();
@@ -45,7 +45,7 @@ class LookTactics {
     }
     prefetch_to_own(&domain_->header(rank_, work.sequence + 1));
     for (std::int64_t i = 0; i < work.plan->owned_bytes; i += kLineBytes) {
-      prefetch_to_own(domain_->box(rank_, work.base + 1) + i);
+      prefetch_to_own(domain_->bounce(rank_, work.base + 1) + i);
     }
   }
 
@@ -53,7 +53,7 @@ class LookTactics {
   // the other ranks are done.
   void prefetch_ahead(const Work& work) const {
     if (const std::int64_t bytes = work.plan->ahead_bytes; bytes > 0) {
-      prefetch_to_write(domain_->box(rank_, work.base + 2), bytes);
+      prefetch_to_write(domain_->bounce(rank_, work.base + 2), bytes);
     }
   }
 

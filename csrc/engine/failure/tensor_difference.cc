@@ -12,7 +12,7 @@ constexpr auto kReportPatience = std::chrono::seconds(1);
 
 // What entry i of Work::counts is about; `work` is what this rank was at, or nullptr.
 std::string subject(const Work* work, std::size_t i, int size) {
-  if (work == nullptr || !has_parts(work->plan->problem.collective)) {
+  if (work == nullptr || !is_vector(work->plan->problem.collective)) {
     const bool named = work != nullptr && work->details != nullptr && i < work->details->names.size();
     return "tensor " + std::to_string(i) + (named ? " ('" + work->details->names[i] + "')" : "");
   }

@@ -172,7 +172,7 @@ class MappedMail final : public Link {
 
   // Without being asked.
   bool may_begin() const {
-    return begun_ - domain_.ack(me_, peer_, Channel::kMail).taken.load(std::memory_order_relaxed) < kMaxUnexpected;
+    return begun_ - domain_.ack(me_, peer_, Channel::kMail).opened.load(std::memory_order_relaxed) < kMaxUnexpected;
   }
   bool peer_is_held_back() const { return unexpected_ >= kMaxUnexpected; }
 
@@ -183,7 +183,7 @@ class MappedMail final : public Link {
 
   void note_taken() {
     // Relaxed here and in may_begin(): a bound on how many messages are ahead, which guards no memory.
-    domain_.ack(peer_, me_, Channel::kMail).taken.store(++taken_, std::memory_order_relaxed);
+    domain_.ack(peer_, me_, Channel::kMail).opened.store(++opened_, std::memory_order_relaxed);
     domain_.wake(peer_);
   }
 
@@ -297,7 +297,7 @@ class MappedMail final : public Link {
   Row<MailStream> awaited_;  // are to be received, and have not begun: the peer may be held back
   std::unordered_map<StreamKey, std::uint64_t, KeyHash> latest_;  // the last opened of each window_of()
   std::uint64_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
-  std::uint64_t taken_ = 0;       // those that it has begun and this rank has opened
+  std::uint64_t opened_ = 0;      // those that it has begun and this rank has opened
   std::uint64_t begun_ = 0;       // by this rank
   std::uint64_t written_ = 0;
   std::uint64_t acknowledged_ = 0;

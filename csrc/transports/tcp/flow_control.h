@@ -58,7 +58,7 @@ class FlowControl {
            (wants_credit_frame(s) || (!s.begun() && !s.stream->receives.empty() && peer_is_held_back()));
   }
   // Whether the peer, as far as it knows, must not begin another message that this rank has not asked for.
-  bool peer_is_held_back() const { return unknown_ + (taken_ - taken_announced_) >= wire::kStreamsAhead; }
+  bool peer_is_held_back() const { return unknown_ + (opened_ - taken_announced_) >= wire::kStreamsAhead; }
 
   // How many bytes of the stream the peer may have sent in all.
   static std::int64_t granted(const TcpStream& s) {
@@ -82,11 +82,11 @@ class FlowControl {
   void set_peer_taken(std::uint32_t by_peer) { peer_taken_ = by_peer; }
 
   // Streams that the peer begins.
-  void count_taken(std::uint32_t streams = 1) { taken_ += streams; }
-  std::uint32_t taken() const { return taken_; }
+  void count_taken(std::uint32_t streams = 1) { opened_ += streams; }
+  std::uint32_t opened() const { return opened_; }
   // For a frame that leaves now.
-  std::uint32_t announce_taken() { return taken_announced_ = taken_; }
-  bool must_announce_taken() const { return taken_ - taken_announced_ >= kTakenStep; }
+  std::uint32_t announce_taken() { return taken_announced_ = opened_; }
+  bool must_announce_taken() const { return opened_ - taken_announced_ >= kTakenStep; }
 
   // Streams that the peer has begun and this rank has not opened, and their bytes.
   std::uint32_t unknown() const { return unknown_; }
@@ -115,7 +115,7 @@ class FlowControl {
   std::uint32_t started_ = 0;
   std::uint32_t peer_taken_ = 0;  // of these, opened by the peer
   std::int64_t ahead_ = 0;        // bytes sent on streams of which no frame of the peer has come
-  std::uint32_t taken_ = 0;       // streams begun by the peer and opened here
+  std::uint32_t opened_ = 0;      // streams begun by the peer and opened here
   std::uint32_t taken_announced_ = 0;
   std::uint32_t unknown_ = 0;
   std::int64_t unknown_bytes_ = 0;  // declared by the peer

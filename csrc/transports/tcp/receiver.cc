@@ -22,7 +22,7 @@ static_assert(kShortRead > wire::kHeaderBytes);
 std::string numbers(const wire::FrameHeader& h) {
   return " (type " + std::to_string(static_cast<int>(h.type)) + ", communicator " + std::to_string(h.communicator) +
          ", sequence " + std::to_string(h.sequence) + ", length " + std::to_string(h.length) + ", credit " +
-         std::to_string(h.credit) + ", streams taken " + std::to_string(h.streams_taken) + ")";
+         std::to_string(h.credit) + ", streams opened " + std::to_string(h.streams_opened) + ")";
 }
 
 }  // namespace
@@ -142,11 +142,11 @@ void Receiver::on_header(const wire::FrameHeader& h) {
   if (connection_.bye_received()) {
     return connection_.fail("frame after the good-bye" + numbers(h));
   }
-  if (!flow_.is_possible_taken(h.streams_taken)) {
-    return connection_.fail("the peer claims to have taken more streams than the " + std::to_string(flow_.started()) +
+  if (!flow_.is_possible_taken(h.streams_opened)) {
+    return connection_.fail("the peer claims to have opened more streams than the " + std::to_string(flow_.started()) +
                             " begun" + numbers(h));
   }
-  flow_.set_peer_taken(h.streams_taken);
+  flow_.set_peer_taken(h.streams_opened);
   current_ = nullptr;
   payload_left_ = h.length;
   switch (h.type) {

@@ -18,7 +18,7 @@ void Sender::append_header(FrameType type, TcpStream* s, std::int64_t length) {
   wire::FrameHeader header;
   header.type = type;
   header.length = static_cast<std::uint32_t>(length);
-  header.streams_taken = flow_.announce_taken();
+  header.streams_opened = flow_.announce_taken();
   if (s != nullptr) {
     if (!s->started) {
       s->started = true;

@@ -22,7 +22,7 @@ bool ShortSwap::begin(const Swap& swap) {
   header.length = static_cast<std::uint32_t>(bytes);
   header.sequence = swap.key.sequence;
   header.signature = swap.signature;
-  header.streams_taken = flow_.taken();
+  header.streams_opened = flow_.opened();
   alignas(64) std::byte frame[wire::kHeaderBytes + kPackBytes];
   wire::encode(header, frame);
   iovec vectors[2] = {{frame, wire::kHeaderBytes}, {const_cast<std::byte*>(swap.data), bytes}};
@@ -82,10 +82,10 @@ bool ShortSwap::accept(const Swap& swap) {
       !wire::decode(input_.data(), &h, &error) || h.type != wire::FrameType::kData || !h.first ||
       h.communicator != swap.key.communicator || h.sequence != swap.key.sequence || h.length != swap.bytes ||
       !(h.signature == swap.signature) || h.credit > static_cast<std::uint64_t>(swap.bytes) ||
-      !flow_.is_possible_taken(h.streams_taken)) {
+      !flow_.is_possible_taken(h.streams_opened)) {
     return false;
   }
-  flow_.set_peer_taken(h.streams_taken);
+  flow_.set_peer_taken(h.streams_opened);
   flow_.count_taken();
   input_.used = 0;
   return true;

@@ -62,7 +62,7 @@ void encode(const FrameHeader& header, std::byte* out) {
   put<std::uint16_t>(out, 36, s.root);
   put<std::uint16_t>(out, 38, s.tensors);
   put<std::uint64_t>(out, 40, s.count_hash);
-  put<std::uint32_t>(out, 48, header.streams_taken);
+  put<std::uint32_t>(out, 48, header.streams_opened);
   put<std::uint32_t>(out, 52, 0);
 }
 
@@ -85,7 +85,7 @@ bool decode(const std::byte* in, FrameHeader* header, std::string* error) {
   header->signature.root = get<std::uint16_t>(in, 36);
   header->signature.tensors = get<std::uint16_t>(in, 38);
   header->signature.count_hash = get<std::uint64_t>(in, 40);
-  header->streams_taken = get<std::uint32_t>(in, 48);
+  header->streams_opened = get<std::uint32_t>(in, 48);
   const bool known =
       type >= static_cast<std::uint8_t>(FrameType::kData) && type <= static_cast<std::uint8_t>(FrameType::kStreams);
   if (magic == kMagic && known && flags <= 1 && reserved == 0 && reserved_end == 0 &&

@@ -9,7 +9,7 @@
 //          16  sequence           u64
 //          24  credit             u64  bytes of this stream that the sender of the frame has consumed so far
 //          32  signature          16 bytes
-//          48  streams taken      u32  streams begun by the receiver of the frame and opened by its sender, mod 2^32
+//          48  streams opened      u32  streams begun by the receiver of the frame and opened by its sender, mod 2^32
 //          52  reserved           u32  zero
 //
 // Communicator, sequence, credit and signature are zero in frames that belong to no stream (abort, bye, streams).
@@ -62,7 +62,7 @@ enum class FrameType : std::uint8_t {
   kCredit = 3,   // its header is all that it carries
   kAbort = 4,    // payload: the report
   kBye = 5,      // the last frame
-  kStreams = 6,  // carries "streams taken" when no other frame does
+  kStreams = 6,  // carries "streams opened" when no other frame does
 };
 
 struct FrameHeader {
@@ -73,7 +73,7 @@ struct FrameHeader {
   std::uint64_t sequence = 0;
   std::uint64_t credit = 0;
   Signature signature;
-  std::uint32_t streams_taken = 0;
+  std::uint32_t streams_opened = 0;
 };
 
 // Writes kHeaderBytes to `out`.

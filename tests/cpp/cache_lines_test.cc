@@ -1,7 +1,7 @@
 // Copies that acquire ownership of the lines that they read, and copies past the caches, give what memcpy gives and
 // touch nothing else. On a processor on which neither pays, only this test runs them.
 
-#include "cpu/take.h"
+#include "cpu/cache_lines.h"
 
 #include <cstdio>
 #include <vector>
@@ -55,7 +55,7 @@ int failures(const char* name, auto&& copy) {
 }  // namespace
 
 int main() {
-  const int wrong = failures("copy_taking", copy_taking) + failures("copy_by_string", copy_by_string) +
+  const int wrong = failures("copy_and_own", copy_and_own) + failures("copy_by_string", copy_by_string) +
                     failures("copy_streaming", [](std::byte* to, std::byte* from,
                                                   std::int64_t n) { copy_streaming(to, from, n, false); }) +
                     failures("copy_streaming that takes",

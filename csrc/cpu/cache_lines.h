@@ -13,7 +13,7 @@
 // all_gather takes 10 to 25 % less. Only short reductions and messages (transports/consume.h) gain by it there, too: it
 // happens while no rank waits, and spares the owner of the buffer a wait. A short broadcast does not need it either
 // where the root prefetches its lines for ownership before it writes them (Plan::owned_bytes). Where two ranks swap
-// bounce buffers (traded()), the reader writes a line next, and only short reductions acquire ownership.
+// bounce buffers (swapped()), the reader writes a line next, and only short reductions acquire ownership.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ inline constexpr std::int64_t kLineBytes = 64;
 inline constexpr std::int64_t kOwnBlock = 4096;
 
 // Makes the lines of [data, data + bytes) dirty in this core's cache; their contents stay the same.
-inline void take_lines(std::byte* data, std::int64_t bytes) {
+inline void own_read_lines(std::byte* data, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += kLineBytes) {
     auto* byte = reinterpret_cast<volatile unsigned char*>(data + i);
     *byte = *byte;
@@ -36,15 +36,15 @@ inline void take_lines(std::byte* data, std::int64_t bytes) {
 }
 
 // memcpy that acquires ownership of the lines of the source.
-inline void copy_taking(std::byte* destination, std::byte* source, std::int64_t bytes) {
+inline void copy_and_own(std::byte* destination, std::byte* source, std::int64_t bytes) {
   std::int64_t i = 0;
   for (; i + kLineBytes <= bytes; i += kLineBytes) {
     std::memcpy(destination + i, source + i, kLineBytes);
-    take_lines(source + i, 1);
+    own_read_lines(source + i, 1);
   }
   if (i < bytes) {
     std::memcpy(destination + i, source + i, bytes - i);
-    take_lines(source + i, 1);
+    own_read_lines(source + i, 1);
   }
 }
 
