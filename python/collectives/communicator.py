@@ -296,7 +296,7 @@ class Communicator(_core.Communicator):
         """Receives what rank ``source`` sends with this tag into ``x``, of the same shapes and dtype; see ``send``."""
         return self._run_message(False, x, source, tag, async_op, timeout, name, stream)
 
-    def _general(self, collective: str, *arguments: Any) -> Any:
+    def _general_dense(self, collective: str, *arguments: Any) -> Any:
         """Called by the compiled dense collectives for all but one plain array; None stands for a missing argument."""
         return dispatch.dense(self, collective, *arguments)
 

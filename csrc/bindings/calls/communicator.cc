@@ -74,7 +74,7 @@ void delete_communicator(PyObject* self) {
 // that are not contiguous and have to be copied, and on lists with lists of outputs. It also raises the errors for
 // wrong arguments.
 PyObject* call_general(PyObject* self, const char* collective, const CallArguments& a) {
-  static PyObject* method = PyUnicode_InternFromString("_general");
+  static PyObject* method = PyUnicode_InternFromString("_general_dense");
   PyObject* name = PyUnicode_FromString(collective);
   if (name == nullptr) {
     return nullptr;
