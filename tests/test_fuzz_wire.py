@@ -43,9 +43,9 @@ def test_the_seeds_reach_what_they_are_for(monkeypatch):
     """Two ranks are let in and are heard; a proof that is not right lets nobody in."""
     members = []
     monkeypatch.setattr(
-        wire_targets._rendezvous._Hub,
+        wire_targets.rendezvous._Hub,
         "close",
-        lambda hub, close=wire_targets._rendezvous._Hub.close: (
+        lambda hub, close=wire_targets.rendezvous._Hub.close: (
             members.append((sorted(hub._members), [len(box) for box in hub._inbox.values()])),
             close(hub),
         ),
