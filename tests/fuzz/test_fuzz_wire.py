@@ -39,9 +39,9 @@ def test_the_seeds_reach_what_they_are_for(monkeypatch):
     """Two ranks are let in and answered; a wrong proof lets none in."""
     members = []
     monkeypatch.setattr(
-        wire_targets._rendezvous._Hub,
+        wire_targets.rendezvous._Hub,
         "close",
-        lambda hub, close=wire_targets._rendezvous._Hub.close: (
+        lambda hub, close=wire_targets.rendezvous._Hub.close: (
             members.append((sorted(hub._members), [len(inbox) for inbox in hub._inbox.values()])),
             close(hub),
         ),
