@@ -201,12 +201,12 @@ MUTANTS = (
         ("ctest tcp_link_test", ENGINE),
     ),
     Mutant(
-        "swap-mismatch",
-        "csrc/transports/tcp/short_swap.cc",
-        "!(h.signature == swap.signature) || h.credit > ",
+        "sendrecv-mismatch",
+        "csrc/transports/tcp/short_sendrecv.cc",
+        "!(h.signature == sendrecv.signature) || h.credit > ",
         "h.credit > ",
         "short messages of two ranks that mean different calls are reduced",
-        ("ctest tcp_link_swap_test", MISMATCH),
+        ("ctest tcp_link_sendrecv_test", MISMATCH),
     ),
     # --- memory/ ---
     Mutant(
@@ -310,7 +310,7 @@ MUTANTS = (
     Mutant(
         "report-over-links",
         "csrc/engine/members.cc",
-        "      link->abort(text);\n",
+        "      link->send_control(text);\n",
         "",
         "ranks of other hosts do not learn that this one has failed",
         (CTRL_C, DEADLINE),

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/row.h"
+#include "core/intrusive_list.h"
 #include "core/topology.h"
 #include "engine/call_preparation.h"
 #include "engine/driver.h"
@@ -29,7 +29,7 @@
 
 namespace collectives {
 
-class Communicator : public RowPlace<Communicator> {
+class Communicator : public ListNode<Communicator> {
  public:
   Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domain> domain, CommunicatorOptions options);
   ~Communicator();

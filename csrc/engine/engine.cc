@@ -143,27 +143,27 @@ void Engine::attach(Communicator* communicator) {
 }
 
 void Engine::detach(Communicator* communicator) {
-  Row<Communicator>::leave(*communicator);
+  IntrusiveList<Communicator>::remove(*communicator);
   std::erase(communicators_, communicator);
 }
 
 void Engine::warm(Communicator& communicator) {
   communicator.idle_drives = 0;
   if (!warm_.has(communicator)) {
-    warm_.put(communicator);
+    warm_.push_back(communicator);
   }
 }
 
 bool Engine::drive() {
   bool any = false;
   for (Communicator* communicator = warm_.front(); communicator != nullptr;) {
-    Communicator* const next = warm_.behind(*communicator);
+    Communicator* const next = warm_.next(*communicator);
     const bool moved = communicator->drive();
     any = any || moved;
     if (moved || communicator->busy()) {
       communicator->idle_drives = 0;
     } else if (++communicator->idle_drives > kWarmDrives) {
-      Row<Communicator>::leave(*communicator);
+      IntrusiveList<Communicator>::remove(*communicator);
     }
     communicator = next;
   }
@@ -358,8 +358,7 @@ void Engine::progress_loop() {
 }
 
 bool Engine::busy() const {
-  for (Communicator* communicator = warm_.front(); communicator != nullptr;
-       communicator = warm_.behind(*communicator)) {
+  for (Communicator* communicator = warm_.front(); communicator != nullptr; communicator = warm_.next(*communicator)) {
     if (communicator->busy()) {
       return true;
     }

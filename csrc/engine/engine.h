@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/intrusive_list.h"
 #include "core/lock.h"
-#include "core/row.h"
 #include "engine/failure/report.h"
 #include "engine/work.h"
 #include "memory/host_memory.h"
@@ -135,7 +135,7 @@ class Engine {
   std::vector<Communicator*> communicators_;
   // Those that have something in flight, or had a moment ago. There may be very many others, to which at most messages
   // come that no call has asked for.
-  Row<Communicator> warm_;
+  IntrusiveList<Communicator> warm_;
   std::uint32_t next_number_ = 1;                                                  // the world has 0
   std::uint32_t least_number_ = 1;                                                 // that has not been claimed
   std::uint32_t own_numbers_ = 0;                                                  // given out

@@ -115,7 +115,7 @@ void Engine::handle_link_events() {
       continue;
     }
     for (LinkEvent event = peer.link->event(); event.kind != LinkEvent::Kind::kNone; event = peer.link->event()) {
-      if (event.kind == LinkEvent::Kind::kAborted) {
+      if (event.kind == LinkEvent::Kind::kControlMessage) {
         if (event.text.starts_with(Note::kMark)) {
           on_note(peer.rank, event.text);
         } else if (const Report report = Report::decode(event.text); report.readable()) {

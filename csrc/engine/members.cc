@@ -58,7 +58,7 @@ std::int64_t Members::bytes_over_mapped_links() const {
 void Members::send_text(const std::string& text) const {
   for (int r = 0; r < size(); ++r) {
     if (Link* link = process_link(r); link != nullptr && peer(r).state == Peer::State::kThere) {
-      link->abort(text);
+      link->send_control(text);
     }
   }
 }

@@ -62,7 +62,7 @@ std::shared_ptr<Work> Messages::next_changed() {
   if (stream == nullptr) {
     return nullptr;
   }
-  Row<Stream>::leave(*stream);
+  IntrusiveList<Stream>::remove(*stream);
   return *static_cast<Work*>(stream->owner)->listed;
 }
 
@@ -81,7 +81,7 @@ void Messages::end(Work& work) {
   }
   if (!work.streams.empty()) {
     links_[work.message.peer]->close(*work.streams[0]);
-    Row<Stream>::leave(*work.streams[0]);
+    IntrusiveList<Stream>::remove(*work.streams[0]);
   }
   work.streams.clear();
   work.stream_peers.clear();

@@ -53,7 +53,7 @@ class Messages {
   std::map<std::tuple<int, int, bool>, std::uint64_t> counts_;  // by peer, tag and direction
   std::list<std::shared_ptr<Work>> active_;
   std::vector<std::size_t> with_;  // how many of these are to or from a member
-  Row<Stream> changed_;
+  IntrusiveList<Stream> changed_;
   std::vector<std::int64_t> sent_;
 };
 

@@ -116,23 +116,23 @@ void plan_meeting(Plan& plan, const Topology& topology) {
   }
 }
 
-// Longer messages gain nothing by the short way of a swap.
+// Longer messages gain nothing by the short way of a sendrecv.
 constexpr std::int64_t kMostSwapped = 32 << 10;
 
-// Whether the schedule is one message each way (Plan::kSwapSteps steps) and then copies and reductions of what has
+// Whether the schedule is one message each way (Plan::kSendRecvSteps steps) and then copies and reductions of what has
 // come.
-bool begins_with_swap(const Schedule& s) {
-  constexpr StepKind kKinds[Plan::kSwapSteps] = {StepKind::kSend, StepKind::kReceive, StepKind::kAwait,
-                                                 StepKind::kFlush};
+bool begins_with_sendrecv(const Schedule& s) {
+  constexpr StepKind kKinds[Plan::kSendRecvSteps] = {StepKind::kSend, StepKind::kReceive, StepKind::kAwait,
+                                                     StepKind::kFlush};
   for (std::size_t i = 0; i < s.steps.size(); ++i) {
     const Step& step = s.steps[i];
-    const bool begins = i < Plan::kSwapSteps;
+    const bool begins = i < Plan::kSendRecvSteps;
     if (step.waits.count > 0 || step.signals.count > 0 ||
         (begins ? step.kind != kKinds[i] : step.kind != StepKind::kCopy && step.kind != StepKind::kReduce)) {
       return false;
     }
   }
-  if (s.steps.size() < Plan::kSwapSteps) {
+  if (s.steps.size() < Plan::kSendRecvSteps) {
     return false;
   }
   const Step& receive = s.steps[1];
@@ -196,7 +196,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
       plan->signals_header = plan->signals_header || flag.flag == kHeaderFlag;
     }
   }
-  plan->begins_with_swap = domain == nullptr && begins_with_swap(schedule);
+  plan->begins_with_sendrecv = domain == nullptr && begins_with_sendrecv(schedule);
   plan->begins_at_once =
       plan->signals_header && !schedule.uses_links && schedule.scratch_bytes == 0 && !schedule.chooses;
   plan->mapped_bytes = mapped_bytes(schedule);

@@ -30,7 +30,7 @@ enum class Owning : std::uint8_t {
 };
 
 struct Plan {
-  static constexpr std::uint32_t kSwapSteps = 4;  // send, receive, await, flush
+  static constexpr std::uint32_t kSendRecvSteps = 4;  // send, receive, await, flush
 
   Signature signature;
   Problem problem;
@@ -41,7 +41,7 @@ struct Plan {
   ReduceFunction reduce_finish = nullptr;  // the last combination: divides for avg
   ReduceFunction copy = nullptr;           // copies bytes by a loop, for lengths at which memcpy is slower
   std::vector<int> peers;                  // ranks with which this one exchanges messages
-  bool begins_with_swap = false;           // a short Swap (transports/transport.h), received into scratch memory
+  bool begins_with_sendrecv = false;       // a short Swap (transports/transport.h), received into scratch memory
   std::int64_t mapped_bytes = 0;           // moved through mapped memory by one run
   bool signals_header = false;             // a step of the schedule publishes the header line
   bool begins_at_once = false;             // Executor::make_ready() has nothing to do

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/buffer.h"
-#include "core/row.h"
+#include "core/intrusive_list.h"
 #include "core/signature.h"
 #include "reduce/reducer.h"
 
@@ -59,7 +59,7 @@ struct ReceiveRequest {
 // The end of a link of one collective, or of one message. Owned by the work; registered with the link between open()
 // and close(). Requests complete in the order in which they were posted. Those of a message are posted before it is
 // opened, so that a link has to look at it only when it opens, and when something has come for it.
-struct Stream : RowPlace<Stream> {
+struct Stream : ListNode<Stream> {
   StreamKey key;
   Signature signature;     // ours
   bool peer_seen = false;  // the peer's signature has arrived
@@ -70,12 +70,12 @@ struct Stream : RowPlace<Stream> {
   void* link_state = nullptr;             // the link's own bookkeeping
   // Where there are very many streams, the link lists those here that have changed: a request is done, or the peer's
   // signature has come.
-  Row<Stream>* changed = nullptr;
+  IntrusiveList<Stream>* changed = nullptr;
   void* owner = nullptr;  // the work or message that the stream belongs to
 
   void note_change() {
     if (changed != nullptr && !changed->has(*this)) {
-      changed->put(*this);
+      changed->push_back(*this);
     }
   }
   void meet(const Signature& theirs) {
@@ -106,7 +106,7 @@ struct Stream : RowPlace<Stream> {
 };
 
 // A collective between two ranks that begins with one message each way, of the same length (MPI calls that sendrecv).
-struct Swap {
+struct SendRecv {
   StreamKey key;
   Signature signature;  // ours
   const std::byte* data = nullptr;
@@ -115,9 +115,9 @@ struct Swap {
 
 // What a link reports to the engine besides data.
 struct LinkEvent {
-  enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kAborted };
+  enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kControlMessage };
   Kind kind = Kind::kNone;
-  std::string text;    // kAborted: the peer's report (opaque to the link); kFailed: why
+  std::string text;    // kControlMessage: what the peer sent (opaque to the link); kFailed: why
   bool ended = false;  // kFailed: the peer's system has closed the connection, as it does when the process ends
 };
 
@@ -129,22 +129,22 @@ class Link {
   // Registers a stream; bytes that arrived for it before are delivered to it.
   virtual void open(Stream& stream) = 0;
   virtual void close(Stream& stream) = 0;
-  // The short way of a swap, which needs no stream. begin_swap() begins to send the message, or returns false and has
-  // done nothing: then only streams will do. finish_swap() looks for the peer's up to `looks` + 1 times and returns
+  // A short sendrecv, which needs no stream. begin_sendrecv() begins to send the message, or returns false and has done
+  // nothing: then only streams will do. finish_sendrecv() looks for the peer's up to `looks` + 1 times and returns
   // where it lies, until the link is used again; by then the own message has left. Or it returns nullptr, and
   // open_begun() must follow, which registers the stream that the message belongs to. The only request of that stream
   // sends the message; the link knows how much of it has left.
-  virtual bool begin_swap(const Swap& /*swap*/) { return false; }
-  virtual std::byte* finish_swap(const Swap& /*swap*/, int /*looks*/) { return nullptr; }
-  virtual void open_begun(Stream& stream, const Swap& /*swap*/) { open(stream); }
+  virtual bool begin_sendrecv(const SendRecv& /*sendrecv*/) { return false; }
+  virtual std::byte* finish_sendrecv(const SendRecv& /*sendrecv*/, int /*looks*/) { return nullptr; }
+  virtual void open_begun(Stream& stream, const SendRecv& /*sendrecv*/) { open(stream); }
   // This rank takes no further part in the communicator: what came for streams that it has not opened is dropped, and
   // so is what still comes. Streams of it that are open are closed as usual; none is opened again.
   virtual void forget(std::uint32_t /*communicator*/) {}
   // Moves what can be moved without blocking; true when anything moved.
   virtual bool progress() = 0;
-  // Reports to the peer that a communicator has failed, or that this rank has left it (best effort, no blocking);
-  // `report` reaches it as LinkEvent::kAborted, after the data of all requests that are done.
-  virtual void abort(const std::string& report) = 0;
+  // Sends a failure report, a good-bye of one communicator or a note of shrink() (best effort, no blocking); it reaches
+  // the peer as LinkEvent::kControlMessage, after the data of all requests that are done.
+  virtual void send_control(const std::string& text) = 0;
   // Says good-bye: everything this rank owes the peer has been sent.
   virtual void shut_down() = 0;
   // The next thing that happened, kNone when nothing did.

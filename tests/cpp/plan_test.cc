@@ -59,7 +59,7 @@ void check_sources(const std::vector<std::unique_ptr<Plan>>& plans, const std::s
 
 // Of two ranks that swap bounce buffers, each fills what it has read in the round of slots before: those lines are in
 // its cache.
-void check_swap(const Plan& plan, const Limits& limits, const std::string& name) {
+void check_sendrecv(const Plan& plan, const Limits& limits, const std::string& name) {
   const auto& operands = plan.schedule.operands;
   check(plan.owned_bytes == 0 && plan.ahead_bytes == 0, name + ": swapped bounce buffers are prefetched");
   check(!plan.owns_copied, name + ": ownership is acquired of lines that this rank writes next");
@@ -121,7 +121,7 @@ void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowd
     check(schedule.swaps_buffers == to_be_swapped(problem, algorithm, schedule, size),
           name + ": swaps bounce buffers, or does not");
     if (schedule.swaps_buffers) {
-      check_swap(plan, rank.domain()->limits(), name);
+      check_sendrecv(plan, rank.domain()->limits(), name);
     }
   }
   check_sources(plans, name);

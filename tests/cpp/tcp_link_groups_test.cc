@@ -221,13 +221,13 @@ void reports() {
   e.a->progress();
   CHECK(e.a->wants_write());
   for (int i = 0; i < 5; ++i) {
-    e.a->abort("report " + std::to_string(i) + std::string(3000, '.'));
+    e.a->send_control("report " + std::to_string(i) + std::string(3000, '.'));
   }
   e.step();
   CHECK(b.receive.done && b.in == a.out);
   for (int i = 0; i < 5; ++i) {
     const LinkEvent event = e.b->event();
-    CHECK(event.kind == Kind::kAborted && event.text.starts_with("report " + std::to_string(i)), "%s",
+    CHECK(event.kind == Kind::kControlMessage && event.text.starts_with("report " + std::to_string(i)), "%s",
           event.text.c_str());
   }
   e.a->close(a.stream);

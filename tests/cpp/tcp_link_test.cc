@@ -242,13 +242,13 @@ void endings(bool tcp) {
     Single a(1, 4 << 20, 0);
     e.a->open(a.stream);
     e.a->progress();
-    e.a->abort("rank 0 saw " + std::string(100000, 'x'));
+    e.a->send_control("rank 0 saw " + std::string(100000, 'x'));
     step(*e.a, *e.b, 50);
     LinkEvent event = e.b->event();
-    CHECK(event.kind == Kind::kAborted && event.text.size() == wire::kMaxReportBytes &&
+    CHECK(event.kind == Kind::kControlMessage && event.text.size() == wire::kMaxReportBytes &&
           event.text.starts_with("rank 0 saw xxx"));
-    e.a->abort("");
-    expect_event(*e.b, Kind::kAborted, "");
+    e.a->send_control("");
+    expect_event(*e.b, Kind::kControlMessage, "");
     e.a->close(a.stream);
   }
   {  // good-bye: everything queued arrives first, then kClosed
@@ -301,7 +301,7 @@ void endings(bool tcp) {
     e.a.reset();
     e.b->open(b.stream);
     expect_event(*e.b, Kind::kFailed, "without a good-bye");
-    e.b->abort("too late");
+    e.b->send_control("too late");
     e.b->shut_down();
   }
   std::printf("ok endings over %s\n", tcp ? "TCP" : "a socket pair");
@@ -347,7 +347,7 @@ void malformed(Random& random, int cases) {
     CHECK(::send(raw, wire.data(), wire.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(wire.size()));
     ::close(raw);
     LinkEvent event;
-    for (int i = 0; i < 200 && (event.kind == Kind::kNone || event.kind == Kind::kAborted); ++i) {
+    for (int i = 0; i < 200 && (event.kind == Kind::kNone || event.kind == Kind::kControlMessage); ++i) {
       link->progress();
       event = link->event();
     }

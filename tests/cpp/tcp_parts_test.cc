@@ -68,7 +68,7 @@ void test_how_many_streams_may_start() {
   start(wire::kReceivesAhead);
   CHECK((may_start() == std::vector<bool>{false, false, true}));
   start(wire::kMaxUnknownStreams);
-  CHECK((may_start() == std::vector<bool>{false, false, false}) && !flow.may_start_swap());
+  CHECK((may_start() == std::vector<bool>{false, false, false}) && !flow.may_start_sendrecv());
   sent.state.peer_started = true;
   CHECK((may_start() == std::vector<bool>{true, false, false}));
   CHECK(!flow.is_possible_taken(wire::kMaxUnknownStreams + 1) && flow.is_possible_taken(wire::kMaxUnknownStreams));

@@ -175,7 +175,7 @@ LinkEvent look(TcpLink& link) {
   do {
     event = link.event();
     MUST(event.text.size() <= wire::kMaxReportBytes);
-  } while (event.kind == LinkEvent::Kind::kAborted);
+  } while (event.kind == LinkEvent::Kind::kControlMessage);
   return event;
 }
 
@@ -219,7 +219,7 @@ void try_link(Input& in) {
         break;
       }
       case 6:
-        link.abort(std::string(in.byte(), 'r'));
+        link.send_control(std::string(in.byte(), 'r'));
         pair.drain();
         break;
       default:

@@ -31,18 +31,18 @@ std::unique_ptr<Reservation> reserve(py::handle parent, std::uint32_t number, co
 }
 
 std::tuple<bool, bool, bool, std::uint64_t> state(const Reservation& r) {
-  return {r.claimed(), r.place().room, r.place().heap, r.place().offset};
+  return {r.claimed(), r.reserved().room, r.reserved().heap, r.reserved().offset};
 }
 
 py::object make(Reservation& reservation, const std::vector<std::tuple<bool, std::uint64_t>>& members) {
-  std::vector<Place> places;
+  std::vector<ReservedSegment> segments;
   for (const auto& [heap, offset] : members) {
-    places.push_back({true, heap, offset});
+    segments.push_back({true, heap, offset});
   }
   std::unique_ptr<Communicator> made;
   {
     const Unlocked unlocked;
-    made = reservation.make(places);
+    made = reservation.make(segments);
   }
   return make_handle(std::move(made));
 }
@@ -53,7 +53,7 @@ void bind_groups(py::module_& m) {
   py::class_<Reservation>(m, "Reservation", "What a rank has reserved for a group that is being made.")
       .def("state", &state, "What the other ranks need to know: claimed, room, heap, offset of the segment.")
       .def("cancel", &Reservation::cancel, "Releases it: no rank will make the group.")
-      .def("make", &make, py::arg("places"), "The communicator; `places` are (heap, offset) of all members.");
+      .def("make", &make, py::arg("segments"), "The communicator; `segments` are (heap, offset) of all members.");
   m.def("_propose", &propose, "A number for a new communicator.");
   m.def("_reserve", &reserve, "Claims the number, and memory for the group of these ranks of the parent.");
 }

@@ -44,7 +44,7 @@ void Executor::bind(Work& work) const {
 // does.
 void Executor::make_ready(Work& work) {
   const Plan& plan = *work.plan;
-  if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.begins_with_swap) {
+  if ((plan.schedule.uses_links || plan.schedule.scratch_bytes > 0) && !plan.begins_with_sendrecv) {
     pool_.acquire(work);
   }
   if (plan.schedule.chooses) {
@@ -93,11 +93,11 @@ Look Executor::run_step(Work& work, const Step& step, int spins) {
 }
 
 Progress Executor::run(Work& work, int spins) {
-  if (ShortSwap::begins(work)) [[unlikely]] {
+  if (ShortSendRecv::begins(work)) [[unlikely]] {
     if (work.record == 0) {
       record_posted(recorder_, work, communicator_);
     }
-    spins = swap_.run(work, spins);
+    spins = sendrecv_.run(work, spins);
   }
   const Step* const steps = work.plan->schedule.steps.data();
   // Where the work stands. Written to the work when it stops, and before anything that may ask: kept there alone, every

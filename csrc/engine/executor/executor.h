@@ -10,7 +10,7 @@
 #include "engine/executor/link_steps.h"
 #include "engine/executor/progress.h"
 #include "engine/executor/reading.h"
-#include "engine/executor/short_swap.h"
+#include "engine/executor/short_sendrecv.h"
 #include "engine/executor/signature_check.h"
 #include "engine/executor/stream_pool.h"
 #include "engine/executor/turns.h"
@@ -98,7 +98,7 @@ class Executor {
   Turns turns_;
   StreamPool pool_;
   LinkSteps messages_{pool_, check_};
-  ShortSwap swap_{pool_};
+  ShortSendRecv sendrecv_{pool_};
   DirectReads reads_;
 };
 

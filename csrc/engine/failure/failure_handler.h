@@ -50,7 +50,7 @@ class FailureHandler {
   // their part of it before they did.
   bool must_fail(const Work& work);
   // No rank is known to have failed, and no link can have brought a report that was not looked at: streams may have
-  // brought some, but with a swap that went the short way none can have come.
+  // brought some, but with a sendrecv that went the short way none can have come.
   bool quiet(const Work& work) const { return !knows_of_failure() && work.streams.empty() && !reports_.signalled(); }
 
   // Ends one work that is not finished, with the error that the report makes.

@@ -21,7 +21,7 @@ std::string call_text(const Recorded& call);
 // "rank 1", "ranks 1, 2".
 std::string ranks_text(const std::vector<int>& ranks);
 std::string bytes_text(std::int64_t bytes);
-// How much of the tensors of a work its rank has behind it. progress.cc
+// How much of the tensors of a work its rank has behind it. bytes_done.cc
 std::int64_t bytes_done(const Work& work);
 std::string seconds_text(double seconds);
 double seconds_since(Clock::time_point then, Clock::time_point now);

@@ -30,10 +30,10 @@ Agreement::Agreement(int rank, int size)
       team_(size),
       proposal_dead_(size) {}
 
-void Agreement::join(Time now, double patience, std::uint32_t number, const Plot& plot) {
+void Agreement::join(Time now, double patience, std::uint32_t number, const ReservedSegment& segment) {
   note_.joined = true;
   note_.number = number;
-  note_.plot = plot;
+  note_.segment = segment;
   note_.silent = RankSet(size_);
   started_ = retry_at_ = now;
   patience_ = patience;

@@ -42,9 +42,9 @@ class Agreement {
 
   Agreement(int rank, int size);
 
-  // Takes part, until withdraw(): number and plot go into the notes. patience: seconds of silence until a rank counts
-  // as silent. May be called again after withdraw() and after failed().
-  void join(Time now, double patience, std::uint32_t number, const Plot& plot);
+  // Takes part, until withdraw(): number and segment go into the notes. patience: seconds of silence until a rank
+  // counts as silent. May be called again after withdraw() and after failed().
+  void join(Time now, double patience, std::uint32_t number, const ReservedSegment& segment);
   void withdraw();
 
   // A note of another rank. Older notes, and those of dead ranks, are ignored.

@@ -22,9 +22,9 @@ std::vector<RankSet*> sets(Note& note) {
 std::size_t Note::words(int size) { return kNumbers + kSets * RankSet(size).words().size(); }
 
 std::vector<std::uint64_t> Note::encode() const {
-  const std::uint64_t flags = (joined ? 1U : 0U) | (plot.room ? 2U : 0U) | (plot.heap ? 4U : 0U);
+  const std::uint64_t flags = (joined ? 1U : 0U) | (segment.room ? 2U : 0U) | (segment.heap ? 4U : 0U);
   std::vector<std::uint64_t> words{
-      beat,      flags,           number,         plot.offset, promised, accepted, accepted_value.number,
+      beat,      flags,           number,         segment.offset, promised, accepted, accepted_value.number,
       proposing, proposal.number, decision.number};
   Note copy = *this;
   for (const RankSet* set : sets(copy)) {
@@ -40,7 +40,7 @@ std::optional<Note> Note::decode(const std::vector<std::uint64_t>& words, int si
   Note note(size);
   note.beat = words[0];
   note.joined = (words[1] & 1) != 0;
-  note.plot = {(words[1] & 2) != 0, (words[1] & 4) != 0, words[3]};
+  note.segment = {(words[1] & 2) != 0, (words[1] & 4) != 0, words[3]};
   note.number = static_cast<std::uint32_t>(words[2]);
   note.promised = words[4];
   note.accepted = words[5];

@@ -9,15 +9,9 @@
 #include <vector>
 
 #include "engine/groups/rank_set.h"
+#include "engine/groups/reserved_segment.h"
 
 namespace collectives {
-
-// Where a rank has set memory aside for the communicator that will be made.
-struct Plot {
-  bool room = true;          // there is memory for its segment, or it needs none
-  bool heap = false;         // the segment has room for a heap
-  std::uint64_t offset = 0;  // of the segment in its arena
-};
 
 // What the ranks agree about: which of them go on, under which number. Number 0: nothing.
 struct Survivors {
@@ -37,7 +31,7 @@ struct Note {
   std::uint64_t beat = 0;    // grows from note to note of a rank; 0: the rank has not published any
   bool joined = false;       // it is in shrink() now
   std::uint32_t number = 0;  // its proposal for the new communicator, which also marks its memory
-  Plot plot;
+  ReservedSegment segment;
   // See agreement.h.
   std::uint64_t promised = 0;
   std::uint64_t accepted = 0;

@@ -37,14 +37,14 @@ Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::
   std::optional<std::size_t> offset;
   if (all_mapped_) {
     offset = memory->allocate(layout(true).total, layout(true).heap, number, gone);
-    place_.heap = offset.has_value();
+    reserved_.heap = offset.has_value();
   }
   if (!offset) {
     offset = memory->allocate(layout(false).total, layout(false).heap, number, gone);
   }
-  place_.room = offset.has_value();
+  reserved_.room = offset.has_value();
   if (offset) {
-    place_.offset = *offset;
+    reserved_.offset = *offset;
     segment_ = std::make_shared<GroupSegment>(memory, *offset);
   }
 }
@@ -69,20 +69,20 @@ SegmentLayout Reservation::layout(bool heap) const {
   return SegmentLayout(options_.topology.size, memory.limits(), heap ? memory.group_heap_bytes() : 0);
 }
 
-std::unique_ptr<Communicator> Reservation::make(const std::vector<Place>& places) {
+std::unique_ptr<Communicator> Reservation::make(const std::vector<ReservedSegment>& segments) {
   std::unique_ptr<Domain> domain;
   if (mapped_) {
     HostMemory& memory = *engine_->memory();
-    const bool heap = std::all_of(places.begin(), places.end(), [](const Place& p) { return p.heap; });
+    const bool heap = std::all_of(segments.begin(), segments.end(), [](const ReservedSegment& s) { return s.heap; });
     const SegmentLayout segment = layout(heap);
-    std::vector<std::optional<std::size_t>> offsets(places.size());
+    std::vector<std::optional<std::size_t>> offsets(segments.size());
     std::vector<HostMemory::Neighbour> others;
-    for (int m = 0; m < static_cast<int>(places.size()); ++m) {
+    for (int m = 0; m < static_cast<int>(segments.size()); ++m) {
       if (!on_this_host(m)) {
         continue;
       }
       const int world_rank = options_.members[m];
-      offsets[m] = places[m].offset;
+      offsets[m] = segments[m].offset;
       if (!memory.is_segment(world_rank, *offsets[m], segment.total, options_.id)) {
         throw CollectivesError(ErrorKind::kMismatch,
                                "rank " + std::to_string(m) + " of the new group has no memory at the offset " +

@@ -12,15 +12,9 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "engine/groups/reserved_segment.h"
 
 namespace collectives {
-
-// What a member has reserved, as the others learn it.
-struct Place {
-  bool room = true;          // there is memory for its segment, or it needs none
-  bool heap = false;         // the segment has room for a heap
-  std::uint64_t offset = 0;  // of the segment in its arena
-};
 
 class Reservation {
  public:
@@ -33,13 +27,13 @@ class Reservation {
 
   // False when another group has the number on this rank.
   bool claimed() const { return claimed_; }
-  const Place& place() const { return place_; }
+  const ReservedSegment& reserved() const { return reserved_; }
 
   // All ranks know that the group will not be made.
   void cancel();
 
-  // The communicator of this rank. places: of all members. To be called once.
-  std::unique_ptr<Communicator> make(const std::vector<Place>& places);
+  // The communicator of this rank. segments: of all members. To be called once.
+  std::unique_ptr<Communicator> make(const std::vector<ReservedSegment>& segments);
 
  private:
   bool on_this_host(int member) const { return host_[member] == host_[rank_]; }
@@ -52,7 +46,7 @@ class Reservation {
   bool mapped_ = false;      // another member shares memory with this rank
   bool all_mapped_ = false;  // all do
   bool claimed_ = false;
-  Place place_;
+  ReservedSegment reserved_;
   std::shared_ptr<GroupSegment> segment_;
 };
 

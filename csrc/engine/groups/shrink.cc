@@ -33,7 +33,7 @@ void Shrinking::begin(double patience) {
   }
   patience_ = patience;
   running_ = true;
-  agreement_->join(Clock::now(), patience, number_, plot_);
+  agreement_->join(Clock::now(), patience, number_, reserved_);
 }
 
 // Takes memory for the segment of the new communicator.
@@ -48,11 +48,11 @@ void Shrinking::reserve() {
   for (const bool heap : {true, false}) {
     const SegmentLayout layout(parent_.size(), memory->limits(), heap ? memory->group_heap_bytes() : 0);
     offset = offset ? offset : memory->allocate(layout.total, layout.heap, number_, gone);
-    plot_.heap = plot_.heap || (heap && offset);
+    reserved_.heap = reserved_.heap || (heap && offset);
   }
-  plot_.room = offset.has_value();
+  reserved_.room = offset.has_value();
   if (offset) {
-    plot_.offset = *offset;
+    reserved_.offset = *offset;
     segment_ = std::make_shared<GroupSegment>(memory, *offset);
   }
 }
@@ -138,7 +138,7 @@ void Shrinking::publish() {
       parent_.domain()->wake(m);
     } else if (Link* link = parent_.members().process_link(m);
                link != nullptr && parent_.members().peer(m).state == Peer::State::kThere) {
-      link->abort(text);
+      link->send_control(text);
     }
   }
 }

@@ -69,7 +69,7 @@ class Shrinking {
   bool running_ = false;
   bool used_ = false;  // it has made a communicator
   std::uint32_t number_ = 0;
-  Plot plot_;
+  ReservedSegment reserved_;
   std::shared_ptr<GroupSegment> segment_;
 };
 

@@ -46,7 +46,7 @@ void Shrinking::send_failure(const std::vector<int>& old, int suspect, std::uint
   report.text = text;
   for (const int m : old) {
     if (Link* link = parent_.members().process_link(m); link != nullptr) {
-      link->abort(report.encode(kReportBytes));
+      link->send_control(report.encode(kReportBytes));
     }
   }
 }
@@ -70,7 +70,7 @@ std::unique_ptr<Domain> Shrinking::make_domain(const std::vector<int>& old, cons
   for (const int m : old) {
     read_[m] = 0;  // once more
     const std::optional<Note> note = m == me ? agreement_->note() : here(m) ? board(m) : Note(parent_.size());
-    if (!note || !note->plot.room) {
+    if (!note || !note->segment.room) {
       const std::string text =
           "shrink: the memory of " + parent_.members().describe(m) + " has no room for another communicator of " +
           std::to_string(size) +
@@ -78,7 +78,7 @@ std::unique_ptr<Domain> Shrinking::make_domain(const std::vector<int>& old, cons
       send_failure(old, m, options.id, text);
       raise(ErrorKind::kGeneric, m, text);
     }
-    heap = heap && note->plot.heap;
+    heap = heap && note->segment.heap;
     notes.push_back(*note);
   }
   const SegmentLayout layout(size, memory.limits(), heap ? memory.group_heap_bytes() : 0);
@@ -88,7 +88,7 @@ std::unique_ptr<Domain> Shrinking::make_domain(const std::vector<int>& old, cons
     if (!here(old[n])) {
       continue;
     }
-    offsets[n] = notes[n].plot.offset;
+    offsets[n] = notes[n].segment.offset;
     if (!memory.is_segment(options.members[n], *offsets[n], layout.total, notes[n].number)) {
       raise(ErrorKind::kMismatch, old[n],
             "shrink: " + parent_.members().describe(old[n]) + " has no memory at the offset that it has given");

@@ -25,7 +25,7 @@ class MappedLink final : public Link {
     return sent || received;
   }
   // Failure and departure travel through the control page of the domain.
-  void abort(const std::string& /*report*/) override {}
+  void send_control(const std::string& /*report*/) override {}
   void shut_down() override {}
   LinkEvent event() override { return {}; }
   int descriptor() const override { return -1; }

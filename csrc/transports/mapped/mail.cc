@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/row.h"
+#include "core/intrusive_list.h"
 #include "transports/consume.h"
 
 namespace collectives {
@@ -21,7 +21,7 @@ struct KeyHash {
   }
 };
 
-struct MailStream : RowPlace<MailStream> {
+struct MailStream : ListNode<MailStream> {
   Stream* stream = nullptr;  // nullptr until this rank opens it
   Signature signature;       // the peer's
   bool peer_begun = false;   // a cell of data of the peer has come
@@ -54,9 +54,9 @@ class MappedMail final : public Link {
       deliver(s);
     }
     if (!stream.sends.empty() || wants_more(s)) {
-      ready_.put(s);
+      ready_.push_back(s);
     } else if (!s.peer_begun && !stream.receives.empty()) {
-      awaited_.put(s);
+      awaited_.push_back(s);
     }
   }
 
@@ -64,7 +64,7 @@ class MappedMail final : public Link {
     if (stream.link_state == nullptr) {
       return;
     }
-    Row<MailStream>::leave(*static_cast<MailStream*>(stream.link_state));
+    IntrusiveList<MailStream>::remove(*static_cast<MailStream*>(stream.link_state));
     stream.link_state = nullptr;
     streams_.erase(stream.key);
   }
@@ -75,7 +75,7 @@ class MappedMail final : public Link {
   }
 
   // Failure and departure travel through the control page of the domain.
-  void abort(const std::string& /*report*/) override {}
+  void send_control(const std::string& /*report*/) override {}
   void shut_down() override {}
   LinkEvent event() override { return {}; }
   int descriptor() const override { return -1; }
@@ -133,7 +133,7 @@ class MappedMail final : public Link {
     while (!s.stream->sends.empty()) {
       SendRequest& request = *s.stream->sends.front();
       if (!s.begun && !s.welcome && (!may_begin() || !(held_.empty() || held_.has(s)))) {
-        held_.put(s);  // streams begin in the order in which they were opened
+        held_.push_back(s);  // streams begin in the order in which they were opened
         return true;
       }
       const std::int64_t room = s.welcome ? kFifoCellBytes : kEagerBytes - s.sent;
@@ -146,7 +146,7 @@ class MappedMail final : public Link {
       send_cell(s, request, room);
       *moved = true;
     }
-    Row<MailStream>::leave(s);
+    IntrusiveList<MailStream>::remove(s);
     return true;
   }
 
@@ -217,7 +217,7 @@ class MappedMail final : public Link {
         MailStream& s = streams_[key];
         s.welcome = true;
         if (s.stream != nullptr && !s.stream->sends.empty()) {
-          ready_.put(s);
+          ready_.push_back(s);
         }
       }
       return;
@@ -230,7 +230,7 @@ class MappedMail final : public Link {
         note_taken();
         s.stream->meet(s.signature);
         if (awaited_.has(s)) {
-          Row<MailStream>::leave(s);
+          IntrusiveList<MailStream>::remove(s);
         }
       } else {
         ++unexpected_;
@@ -292,9 +292,9 @@ class MappedMail final : public Link {
   std::unordered_map<StreamKey, MailStream, KeyHash> streams_;
   // There may be very many, so each open stream stands in the row of what it may do next; in none while it has nothing
   // to send until something comes for it.
-  Row<MailStream> ready_;    // have something to send
-  Row<MailStream> held_;     // are to be sent, and may not begin before the peer has opened others
-  Row<MailStream> awaited_;  // are to be received, and have not begun: the peer may be held back
+  IntrusiveList<MailStream> ready_;    // have something to send
+  IntrusiveList<MailStream> held_;     // are to be sent, and may not begin before the peer has opened others
+  IntrusiveList<MailStream> awaited_;  // are to be received, and have not begun: the peer may be held back
   std::unordered_map<StreamKey, std::uint64_t, KeyHash> latest_;  // the last opened of each window_of()
   std::uint64_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
   std::uint64_t opened_ = 0;      // those that it has begun and this rank has opened

@@ -34,7 +34,7 @@ class FlowControl {
     return started_ - peer_taken_ < limit;
   }
   // As may_start(), of a collective that has no stream yet.
-  bool may_start_swap() const { return started_ - peer_taken_ < wire::kMaxUnknownStreams; }
+  bool may_start_sendrecv() const { return started_ - peer_taken_ < wire::kMaxUnknownStreams; }
 
   // How many bytes of its first request the stream may send now. While much is ahead, a stream may begin with little
   // only; then the rest may wait until the receiver has been idle for a while and announces that it has opened it.

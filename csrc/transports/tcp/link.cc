@@ -52,24 +52,24 @@ void TcpLink::forget(std::uint32_t communicator) {
   streams_.forget(communicator);
 }
 
-// No stream, and nothing to be sent, reported or read on. The engine fetches no events after a swap: there are none
-// now, and none can come with what ShortSwap accepts.
+// No stream, and nothing to be sent, reported or read on. The engine fetches no events after a sendrecv: there are none
+// now, and none can come with what ShortSendRecv accepts.
 bool TcpLink::is_idle() const {
   return connection_.is_undisturbed() && streams_.collectives().empty() && !messages_.any() && flow_.unknown() == 0 &&
          sender_.is_idle() && !receiver_.is_inside_payload();
 }
 
-bool TcpLink::begin_swap(const Swap& swap) {
-  if (!is_idle() || !short_swap_.begin(swap)) {
+bool TcpLink::begin_sendrecv(const SendRecv& sendrecv) {
+  if (!is_idle() || !short_sendrecv_.begin(sendrecv)) {
     return false;
   }
-  bytes_sent += short_swap_.sent(swap);
+  bytes_sent += short_sendrecv_.sent(sendrecv);
   return true;
 }
 
-void TcpLink::open_begun(Stream& stream, const Swap& swap) {
+void TcpLink::open_begun(Stream& stream, const SendRecv& sendrecv) {
   open(stream);
-  short_swap_.continue_as(*streams_.collectives().back(), swap);
+  short_sendrecv_.continue_as(*streams_.collectives().back(), sendrecv);
   receiver_.parse();  // what has come since: progress() looks at the input only when more comes
 }
 
@@ -125,7 +125,7 @@ bool TcpLink::settle() {
   return moved;
 }
 
-void TcpLink::abort(const std::string& report) {
+void TcpLink::send_control(const std::string& report) {
   if (connection_.is_down()) {
     return;
   }

@@ -5,7 +5,7 @@
 //   FlowControl   who may send how much                   Sender        chooses what is written next
 //   StreamTable   which streams there are                 Output        what is yet to be written
 //   Delivery      arrived bytes into posted receives      Receiver      reads and parses
-//   ShortSwap     one message each way, without a stream
+//   ShortSendRecv     one message each way, without a stream
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@
 #include "transports/tcp/output.h"
 #include "transports/tcp/receiver.h"
 #include "transports/tcp/sender.h"
-#include "transports/tcp/short_swap.h"
+#include "transports/tcp/short_sendrecv.h"
 #include "transports/tcp/stream_table.h"
 #include "transports/transport.h"
 
@@ -36,12 +36,14 @@ class TcpLink : public Link {
   std::string_view transport() const override { return "tcp"; }
   void open(Stream& stream) override;
   void close(Stream& stream) override;
-  bool begin_swap(const Swap& swap) override;
-  std::byte* finish_swap(const Swap& swap, int looks) override { return short_swap_.finish(swap, looks); }
-  void open_begun(Stream& stream, const Swap& swap) override;
+  bool begin_sendrecv(const SendRecv& sendrecv) override;
+  std::byte* finish_sendrecv(const SendRecv& sendrecv, int looks) override {
+    return short_sendrecv_.finish(sendrecv, looks);
+  }
+  void open_begun(Stream& stream, const SendRecv& sendrecv) override;
   void forget(std::uint32_t communicator) override;
   bool progress() override;
-  void abort(const std::string& report) override;
+  void send_control(const std::string& report) override;
   // Blocks, for about a second at most.
   void shut_down() override;
   LinkEvent event() override { return connection_.next_event(); }
@@ -66,7 +68,7 @@ class TcpLink : public Link {
   tcp::Output output_{connection_, bytes_sent};
   tcp::Sender sender_{connection_, flow_, streams_, messages_, output_};
   tcp::Receiver receiver_{connection_, flow_, streams_, messages_, delivery_, input_};
-  tcp::ShortSwap short_swap_{connection_, flow_, streams_, output_, input_};
+  tcp::ShortSendRecv short_sendrecv_{connection_, flow_, streams_, output_, input_};
   tcp::Connection connection_;  // last: it takes over the descriptor when nothing else can throw
 };
 

@@ -16,30 +16,30 @@ void OpenMessages::leave(TcpStream& s) {
   --open_;
   sending_ -= s.stream->sends.empty() ? 0 : 1;
   long_awaiting_ -= s.awaits_long ? 1 : 0;
-  Sending::leave(s);
-  Receiving::leave(s);
+  Sending::remove(s);
+  Receiving::remove(s);
 }
 
 void OpenMessages::review(TcpStream& s) {
   const Stream& stream = *s.stream;
   const auto sendable_now = [&] { return !s.begun() || stream.sends.front()->token || flow_.sendable(s) > 0; };
   if (stream.sends.empty() || !sendable_now()) {
-    Sending::leave(s);
+    Sending::remove(s);
   } else if (!ready_.has(s) && (s.begun() || !held_.has(s))) {
-    ready_.put(s);
+    ready_.push_back(s);
   }
   if (s.awaits_long && stream.receives.empty()) {
     s.awaits_long = false;
     --long_awaiting_;
   }
-  Receiving* row = !s.started && !stream.receives.empty() ? &quiet_ : nullptr;
+  Receiving* list = !s.started && !stream.receives.empty() ? &quiet_ : nullptr;
   if (FlowControl::wants_credit_frame(s)) {
-    row = s.begun() ? &due_ : &waiting_;
+    list = s.begun() ? &due_ : &waiting_;
   }
-  if (row == nullptr) {
-    Receiving::leave(s);
-  } else if (!row->has(s)) {
-    row->put(s);
+  if (list == nullptr) {
+    Receiving::remove(s);
+  } else if (!list->has(s)) {
+    list->push_back(s);
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "core/row.h"
+#include "core/intrusive_list.h"
 #include "transports/tcp/flow_control.h"
 #include "transports/tcp/stream.h"
 
@@ -41,9 +41,9 @@ class OpenMessages {
   TcpStream* next(std::size_t ready) const;
   // Messages begin in the order in which they were opened, so behind one that is held back others are, too.
   bool must_hold(TcpStream& s) const { return !flow_.may_start(s) || (!s.begun() && !held_.empty() && !held_.has(s)); }
-  void hold(TcpStream& s) { held_.put(s); }
+  void hold(TcpStream& s) { held_.push_back(s); }
   // Behind the others that are ready.
-  void put_behind(TcpStream& s) { ready_.put(s); }
+  void put_behind(TcpStream& s) { ready_.push_back(s); }
 
   // A message that owes the peer a frame of credit, and may send one; nullptr: none.
   TcpStream* next_credit() const;
@@ -54,8 +54,8 @@ class OpenMessages {
   }
 
  private:
-  using Sending = Row<TcpStream, TcpSends>;
-  using Receiving = Row<TcpStream, TcpReceives>;
+  using Sending = IntrusiveList<TcpStream, TcpSends>;
+  using Receiving = IntrusiveList<TcpStream, TcpReceives>;
 
   const FlowControl& flow_;
   std::size_t open_ = 0;

@@ -116,7 +116,7 @@ void Receiver::on_payload(const std::byte* data, std::size_t bytes) {
   if (frame_.type == FrameType::kAbort) {
     report_.append(reinterpret_cast<const char*>(data), bytes);
     if (payload_left_ == 0) {
-      connection_.push_event({LinkEvent::Kind::kAborted, std::move(report_)});
+      connection_.push_event({LinkEvent::Kind::kControlMessage, std::move(report_)});
     }
     return;
   }
@@ -153,7 +153,7 @@ void Receiver::on_header(const wire::FrameHeader& h) {
     case FrameType::kAbort:
       report_.clear();
       if (h.length == 0) {
-        connection_.push_event({LinkEvent::Kind::kAborted, ""});
+        connection_.push_event({LinkEvent::Kind::kControlMessage, ""});
       }
       break;
     case FrameType::kBye:

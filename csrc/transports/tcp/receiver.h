@@ -18,7 +18,7 @@
 namespace collectives::tcp {
 
 // What has been read and is not parsed yet: nothing or the beginning of a header, whenever the link waits for more;
-// after a short swap in vain anything, until it goes on as a stream.
+// after a short sendrecv in vain anything, until it goes on as a stream.
 struct Input {
   struct alignas(64) Memory {
     std::byte bytes[64 << 10];

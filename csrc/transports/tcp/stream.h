@@ -21,7 +21,7 @@ inline constexpr std::int64_t kLongBytes = 16 << 10;
 struct TcpSends;
 struct TcpReceives;
 
-struct TcpStream : RowPlace<TcpStream, TcpSends>, RowPlace<TcpStream, TcpReceives> {
+struct TcpStream : ListNode<TcpStream, TcpSends>, ListNode<TcpStream, TcpReceives> {
   StreamKey key;
   Stream* stream = nullptr;  // nullptr while the peer is ahead and this rank has not opened it
 

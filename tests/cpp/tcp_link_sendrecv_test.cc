@@ -5,10 +5,10 @@ namespace {
 
 using namespace tcp_link_test;  // NOLINT
 
-// One rank's end of a swap, and of the stream that it may become.
+// One rank's end of a sendrecv, and of the stream that it may become.
 struct End {
   Bytes out, in;
-  Swap swap;
+  SendRecv sendrecv;
   Stream stream;
   Span in_span, out_span;
   SendRequest send;
@@ -19,27 +19,27 @@ struct End {
     for (std::size_t i = 0; i < bytes; ++i) {
       out[i] = pattern(2 * sequence + static_cast<std::uint64_t>(rank), static_cast<std::int64_t>(i));
     }
-    swap = {{1, sequence}, signature_of(sequence), out.data(), static_cast<std::int64_t>(bytes)};
-    stream.key = swap.key;
-    stream.signature = swap.signature;
-    out_span = {out.data(), swap.bytes};
-    in_span = {in.data(), swap.bytes};
-    send.source = SpanCursor(Buffer{&out_span, 1, swap.bytes});
-    send.remaining = swap.bytes;
-    receive.destination = SpanCursor(Buffer{&in_span, 1, swap.bytes});
-    receive.remaining = swap.bytes;
+    sendrecv = {{1, sequence}, signature_of(sequence), out.data(), static_cast<std::int64_t>(bytes)};
+    stream.key = sendrecv.key;
+    stream.signature = sendrecv.signature;
+    out_span = {out.data(), sendrecv.bytes};
+    in_span = {in.data(), sendrecv.bytes};
+    send.source = SpanCursor(Buffer{&out_span, 1, sendrecv.bytes});
+    send.remaining = sendrecv.bytes;
+    receive.destination = SpanCursor(Buffer{&in_span, 1, sendrecv.bytes});
+    receive.remaining = sendrecv.bytes;
   }
   End(const End&) = delete;
 
   void finish(Link& link, int looks) {
-    if (const std::byte* received = link.finish_swap(swap, looks); received != nullptr) {
-      std::copy(received, received + swap.bytes, in.begin());
+    if (const std::byte* received = link.finish_sendrecv(sendrecv, looks); received != nullptr) {
+      std::copy(received, received + sendrecv.bytes, in.begin());
       receive.done = true;
       return;
     }
     is_stream = true;
     stream.sends.push_back(&send);
-    link.open_begun(stream, swap);
+    link.open_begun(stream, sendrecv);
     stream.receives.push_back(&receive);
   }
   void open(Link& link) {
@@ -50,7 +50,7 @@ struct End {
   }
   // As the executor does it.
   void begin(Link& link, int looks) {
-    if (link.begin_swap(swap)) {
+    if (link.begin_sendrecv(sendrecv)) {
       finish(link, looks);
     } else {
       open(link);
@@ -74,15 +74,15 @@ struct Ends {
       b->progress();
     }
   }
-  // Whatever went before, the link serves a swap and a stream.
+  // Whatever went before, the link serves a sendrecv and a stream.
   void expect_in_order(std::uint64_t sequence) {
     const auto unknown = [](const Link& link) { return static_cast<const TcpLink&>(link).unknown_streams(); };
     CHECK(unknown(*a) == 0 && unknown(*b) == 0 && a->event().kind == Kind::kNone && b->event().kind == Kind::kNone);
     for (std::uint64_t i = 0; i < 2; ++i) {
       End of_a(sequence + i, 0, 1000), of_b(sequence + i, 1, 1000);
-      CHECK(a->begin_swap(of_a.swap));
+      CHECK(a->begin_sendrecv(of_a.sendrecv));
       if (i == 0) {
-        CHECK(b->begin_swap(of_b.swap));
+        CHECK(b->begin_sendrecv(of_b.sendrecv));
         of_b.finish(*b, 1000);
       } else {
         of_b.open(*b);
@@ -124,10 +124,10 @@ void against_streams(const std::function<std::pair<int, int>()>& make) {
 // A frame of the stream of `end`, as its peer sends it. header: what else it says.
 Bytes frame_to(const End& end, const Bytes& message, wire::FrameHeader header = {}) {
   header.first = true;
-  header.communicator = end.swap.key.communicator;
-  header.sequence = end.swap.key.sequence;
+  header.communicator = end.sendrecv.key.communicator;
+  header.sequence = end.sendrecv.key.sequence;
   header.length = static_cast<std::uint32_t>(message.size());
-  header.signature = end.swap.signature;
+  header.signature = end.sendrecv.signature;
   Bytes frame(wire::kHeaderBytes);
   wire::encode(header, frame.data());
   frame.insert(frame.end(), message.begin(), message.end());
@@ -141,13 +141,13 @@ void one_frame() {
   for (std::uint32_t i = 0; i < 2; ++i) {
     End a(i + 1, 0, 8);
     const End peer(i + 1, 1, 8);
-    CHECK(link->begin_swap(a.swap));
+    CHECK(link->begin_sendrecv(a.sendrecv));
     std::byte bytes[1000];
     CHECK(::recv(raw, bytes, sizeof(bytes), MSG_DONTWAIT) == wire::kHeaderBytes + 8);
     wire::FrameHeader header;
     std::string error;
     CHECK(wire::decode(bytes, &header, &error) && header.first && header.streams_opened == i);
-    CHECK(header.signature == a.swap.signature && header.sequence == i + 1 && header.length == 8);
+    CHECK(header.signature == a.sendrecv.signature && header.sequence == i + 1 && header.length == 8);
     CHECK(std::equal(a.out.begin(), a.out.end(), bytes + wire::kHeaderBytes));
     const Bytes frame = frame_to(a, peer.out);
     CHECK(::send(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
@@ -164,7 +164,7 @@ void in_part() {
   constexpr std::size_t kBytes = 16384;
   End a(1, 0, kBytes);
   const End peer(1, 1, kBytes);
-  CHECK(link->begin_swap(a.swap));
+  CHECK(link->begin_sendrecv(a.sendrecv));
   a.finish(*link, 0);
   const std::int64_t sent = link->bytes_sent;
   CHECK(a.is_stream && sent < static_cast<std::int64_t>(kBytes) && a.stream.bytes_sent == sent && link->wants_write());
@@ -189,12 +189,12 @@ void in_part() {
   ::close(raw);
 }
 
-// A link that has anything else to do does not swap.
+// A link that has anything else to do does not sendrecv.
 void only_when_idle() {
   Ends e(unix_pair());
   End one(1, 0, 8), two(2, 0, 8), early(1, 1, 8), three(3, 0, 8);
   one.open(*e.a);
-  CHECK(!e.a->begin_swap(two.swap));
+  CHECK(!e.a->begin_sendrecv(two.sendrecv));
   one.close(*e.a);
   early.open(*e.b);
   e.step();
@@ -203,17 +203,17 @@ void only_when_idle() {
   End ahead(2, 1, 8);
   ahead.open(*e.b);
   e.step();
-  CHECK(static_cast<TcpLink&>(*e.a).unknown_streams() == 1 && !e.a->begin_swap(three.swap));
+  CHECK(static_cast<TcpLink&>(*e.a).unknown_streams() == 1 && !e.a->begin_sendrecv(three.sendrecv));
   two.open(*e.a);
   e.step();
   CHECK(two.is_done() && ahead.is_done() && two.in == ahead.out);
   two.close(*e.a);
   ahead.close(*e.b);
-  CHECK(e.a->begin_swap(three.swap));
+  CHECK(e.a->begin_sendrecv(three.sendrecv));
   three.finish(*e.a, 0);
   e.a->shut_down();
   e.b->shut_down();
-  CHECK(!e.a->begin_swap(three.swap) && !e.b->begin_swap(three.swap));
+  CHECK(!e.a->begin_sendrecv(three.sendrecv) && !e.b->begin_sendrecv(three.sendrecv));
   three.close(*e.a);
 }
 
@@ -224,7 +224,7 @@ void with_more_behind() {
   b.begin(*e.b, 0);
   next_b.open(*e.b);
   e.b->progress();
-  CHECK(e.a->begin_swap(a.swap));
+  CHECK(e.a->begin_sendrecv(a.sendrecv));
   a.finish(*e.a, 10);
   CHECK(a.is_stream);
   e.step();
@@ -241,12 +241,12 @@ void with_more_behind() {
 
   End received(5, 0, 100), teller(5, 1, 100);
   teller.begin(*e.b, 0);
-  e.b->abort("rank 1 gave up");
-  CHECK(e.a->begin_swap(received.swap));
+  e.b->send_control("rank 1 gave up");
+  CHECK(e.a->begin_sendrecv(received.sendrecv));
   received.finish(*e.a, 10);
   e.a->progress();
   const LinkEvent event = e.a->event();
-  CHECK(received.is_done() && event.kind == Kind::kAborted && event.text == "rank 1 gave up");
+  CHECK(received.is_done() && event.kind == Kind::kControlMessage && event.text == "rank 1 gave up");
   received.close(*e.a);
   teller.close(*e.b);
 }
@@ -257,17 +257,17 @@ void with_another_call() {
     Ends e(unix_pair());
     End a(1, 0, 100), b(1, 1, c == 0 ? 60 : 100);
     b.stream.signature.dtype = 9;
-    b.swap.signature.dtype = 9;
+    b.sendrecv.signature.dtype = 9;
     if (c == 2) {
       b.send.token = true;
       b.send.remaining = 0;
       b.open(*e.b);
       e.b->progress();
     } else {
-      CHECK(e.b->begin_swap(b.swap));
+      CHECK(e.b->begin_sendrecv(b.sendrecv));
       b.finish(*e.b, 0);
     }
-    CHECK(e.a->begin_swap(a.swap));
+    CHECK(e.a->begin_sendrecv(a.sendrecv));
     a.finish(*e.a, 10);
     e.step();
     CHECK(a.is_stream && a.stream.peer_seen && a.stream.peer_signature.dtype == 9 && !a.receive.done);
@@ -291,7 +291,7 @@ void malformed() {
     Bytes frame = frame_to(a, Bytes(8), header);
     frame[0] = c == 2 ? std::byte{0} : frame[0];
     CHECK(::send(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
-    CHECK(link->begin_swap(a.swap));
+    CHECK(link->begin_sendrecv(a.sendrecv));
     a.finish(*link, 10);
     const LinkEvent event = link->event();
     const char* const text[] = {"credit outside", "opened more streams", "malformed frame"};
@@ -309,7 +309,7 @@ void endings() {
     auto link = make_tcp_link(fd, 1);
     End a(1, 0, 100), b(1, 1, 100);
     Bytes frame(wire::kHeaderBytes + 100);
-    CHECK(link->begin_swap(b.swap));
+    CHECK(link->begin_sendrecv(b.sendrecv));
     CHECK(::recv(raw, frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
     CHECK(::send(raw, frame.data(), part, 0) == static_cast<ssize_t>(part));
     ::shutdown(raw, SHUT_WR);
@@ -321,15 +321,15 @@ void endings() {
       event = link->event();
     }
     CHECK(event.kind == Kind::kFailed && event.ended && event.text.find("end of file") != std::string::npos);
-    CHECK(!link->begin_swap(a.swap));
+    CHECK(!link->begin_sendrecv(a.sendrecv));
     b.close(*link);
     ::close(raw);
   }
   Ends e(unix_pair());
   End a(1, 0, 8);
-  e.b->abort("out of memory");
+  e.b->send_control("out of memory");
   e.b.reset();
-  if (e.a->begin_swap(a.swap)) {
+  if (e.a->begin_sendrecv(a.sendrecv)) {
     a.finish(*e.a, 10);
   } else {
     a.open(*e.a);
@@ -341,8 +341,8 @@ void endings() {
   a.close(*e.a);
 }
 
-// A connection that was reset, which the swap is the first to notice: when it looks, or when it sends. The message that
-// came before may be all that is needed.
+// A connection that was reset, which the sendrecv is the first to notice: when it looks, or when it sends. The message
+// that came before may be all that is needed.
 void resets(bool sends_before) {
   for (const std::size_t bytes : {8, 4096}) {
     for (const bool has_message : {false, true}) {
@@ -352,9 +352,9 @@ void resets(bool sends_before) {
       const End peer(1, 1, bytes);
       // What the other side does not read makes its kernel answer its end with a reset.
       if (sends_before) {
-        CHECK(link->begin_swap(a.swap));
+        CHECK(link->begin_sendrecv(a.sendrecv));
       } else {
-        link->abort("not read");
+        link->send_control("not read");
       }
       if (has_message) {
         const Bytes frame = frame_to(a, peer.out);

@@ -15,23 +15,23 @@
 
 namespace collectives::tcp {
 
-class ShortSwap {
+class ShortSendRecv {
  public:
-  ShortSwap(Connection& connection, FlowControl& flow, StreamTable& streams, Output& output, Input& input)
+  ShortSendRecv(Connection& connection, FlowControl& flow, StreamTable& streams, Output& output, Input& input)
       : connection_(connection), flow_(flow), streams_(streams), output_(output), input_(input) {}
 
-  // See Link::begin_swap() and finish_swap(). The link must be idle.
-  bool begin(const Swap& swap);
-  std::byte* finish(const Swap& swap, int looks);
-  // The swap goes on as this stream, which has been opened.
-  void continue_as(TcpStream& s, const Swap& swap);
-  // Bytes of a swap that has begun which are still to be sent, behind what the output has packed.
+  // See Link::begin_sendrecv() and finish_sendrecv(). The link must be idle.
+  bool begin(const SendRecv& sendrecv);
+  std::byte* finish(const SendRecv& sendrecv, int looks);
+  // The sendrecv goes on as this stream, which has been opened.
+  void continue_as(TcpStream& s, const SendRecv& sendrecv);
+  // Bytes of a sendrecv that has begun which are still to be sent, behind what the output has packed.
   std::int64_t left() const { return left_; }
   // Counts what has been sent of the payload.
-  std::int64_t sent(const Swap& swap) const { return swap.bytes - left_; }
+  std::int64_t sent(const SendRecv& sendrecv) const { return sendrecv.bytes - left_; }
 
  private:
-  bool accept(const Swap& swap);
+  bool accept(const SendRecv& sendrecv);
 
   Connection& connection_;
   FlowControl& flow_;

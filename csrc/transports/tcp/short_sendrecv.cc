@@ -1,4 +1,4 @@
-#include "transports/tcp/short_swap.h"
+#include "transports/tcp/short_sendrecv.h"
 
 #include <sys/uio.h>
 
@@ -11,24 +11,24 @@
 
 namespace collectives::tcp {
 
-bool ShortSwap::begin(const Swap& swap) {
-  const auto bytes = static_cast<std::size_t>(swap.bytes);
-  if (wire::kHeaderBytes + bytes > Input::kBytes || !flow_.may_start_swap()) {
+bool ShortSendRecv::begin(const SendRecv& sendrecv) {
+  const auto bytes = static_cast<std::size_t>(sendrecv.bytes);
+  if (wire::kHeaderBytes + bytes > Input::kBytes || !flow_.may_start_sendrecv()) {
     return false;
   }
   wire::FrameHeader header;
   header.first = true;
-  header.communicator = swap.key.communicator;
+  header.communicator = sendrecv.key.communicator;
   header.length = static_cast<std::uint32_t>(bytes);
-  header.sequence = swap.key.sequence;
-  header.signature = swap.signature;
+  header.sequence = sendrecv.key.sequence;
+  header.signature = sendrecv.signature;
   header.streams_opened = flow_.opened();
   alignas(64) std::byte frame[wire::kHeaderBytes + kPackBytes];
   wire::encode(header, frame);
-  iovec vectors[2] = {{frame, wire::kHeaderBytes}, {const_cast<std::byte*>(swap.data), bytes}};
-  const bool packed = swap.bytes <= kPackBytes;
+  iovec vectors[2] = {{frame, wire::kHeaderBytes}, {const_cast<std::byte*>(sendrecv.data), bytes}};
+  const bool packed = sendrecv.bytes <= kPackBytes;
   if (packed) {
-    std::memcpy(frame + wire::kHeaderBytes, swap.data, bytes);
+    std::memcpy(frame + wire::kHeaderBytes, sendrecv.data, bytes);
     vectors[0].iov_len += bytes;
   }
   const ssize_t n = connection_.send(vectors, packed ? 1 : 2);
@@ -51,11 +51,11 @@ bool ShortSwap::begin(const Swap& swap) {
   return true;
 }
 
-std::byte* ShortSwap::finish(const Swap& swap, int looks) {
-  streams_.mark_opened(swap.key);
+std::byte* ShortSendRecv::finish(const SendRecv& sendrecv, int looks) {
+  streams_.mark_opened(sendrecv.key);
   const bool sent = output_.empty() && left_ == 0;
   std::byte* const data = input_.data();
-  while (sent && input_.used < wire::kHeaderBytes + static_cast<std::size_t>(swap.bytes)) {
+  while (sent && input_.used < wire::kHeaderBytes + static_cast<std::size_t>(sendrecv.bytes)) {
     const ssize_t n = connection_.receive(data + input_.used, Input::kBytes - input_.used);
     if (n > 0) {
       input_.used += static_cast<std::size_t>(n);
@@ -71,18 +71,19 @@ std::byte* ShortSwap::finish(const Swap& swap, int looks) {
       break;
     }
   }
-  return sent && accept(swap) ? data + wire::kHeaderBytes : nullptr;
+  return sent && accept(sendrecv) ? data + wire::kHeaderBytes : nullptr;
 }
 
-// True when all that has come is the peer's part of the swap: then it counts as a stream that was opened and closed.
-bool ShortSwap::accept(const Swap& swap) {
+// True when all that has come is the peer's part of the sendrecv: then it counts as a stream that was opened and
+// closed.
+bool ShortSendRecv::accept(const SendRecv& sendrecv) {
   wire::FrameHeader& h = peer_header_;
   std::string error;
-  if (input_.used != wire::kHeaderBytes + static_cast<std::size_t>(swap.bytes) ||
+  if (input_.used != wire::kHeaderBytes + static_cast<std::size_t>(sendrecv.bytes) ||
       !wire::decode(input_.data(), &h, &error) || h.type != wire::FrameType::kData || !h.first ||
-      h.communicator != swap.key.communicator || h.sequence != swap.key.sequence || h.length != swap.bytes ||
-      !(h.signature == swap.signature) || h.credit > static_cast<std::uint64_t>(swap.bytes) ||
-      !flow_.is_possible_taken(h.streams_opened)) {
+      h.communicator != sendrecv.key.communicator || h.sequence != sendrecv.key.sequence ||
+      h.length != sendrecv.bytes || !(h.signature == sendrecv.signature) ||
+      h.credit > static_cast<std::uint64_t>(sendrecv.bytes) || !flow_.is_possible_taken(h.streams_opened)) {
     return false;
   }
   flow_.set_peer_taken(h.streams_opened);
@@ -91,14 +92,14 @@ bool ShortSwap::accept(const Swap& swap) {
   return true;
 }
 
-void ShortSwap::continue_as(TcpStream& s, const Swap& swap) {
+void ShortSendRecv::continue_as(TcpStream& s, const SendRecv& sendrecv) {
   Stream& stream = *s.stream;
   s.started = true;
-  flow_.count_sent(s, swap.bytes);
+  flow_.count_sent(s, sendrecv.bytes);
   SendRequest& r = *stream.sends.front();
-  r.source.advance(sent(swap));
+  r.source.advance(sent(sendrecv));
   r.remaining = left_;
-  stream.bytes_sent = sent(swap);
+  stream.bytes_sent = sent(sendrecv);
   if (r.remaining == 0) {
     stream.end_send();
   } else {
