@@ -71,9 +71,9 @@ void test_how_many_streams_may_start() {
   CHECK((may_start() == std::vector<bool>{false, false, false}) && !flow.may_start_sendrecv());
   sent.state.peer_started = true;
   CHECK((may_start() == std::vector<bool>{true, false, false}));
-  CHECK(!flow.is_possible_taken(wire::kMaxUnknownStreams + 1) && flow.is_possible_taken(wire::kMaxUnknownStreams));
+  CHECK(!flow.is_possible_opened(wire::kMaxUnknownStreams + 1) && flow.is_possible_opened(wire::kMaxUnknownStreams));
   flow.set_peer_taken(wire::kMaxUnknownStreams);
-  CHECK((may_start() == std::vector<bool>{true, true, true}) && !flow.is_possible_taken(0));
+  CHECK((may_start() == std::vector<bool>{true, true, true}) && !flow.is_possible_opened(0));
 }
 
 void test_which_streams_there_are() {

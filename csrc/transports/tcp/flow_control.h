@@ -78,7 +78,7 @@ class FlowControl {
   void count_closed(const TcpStream& s) { ahead_ -= s.peer_started ? 0 : s.sent; }
   std::uint32_t started() const { return started_; }
   // How many of our streams the peer has opened, as a frame claims: no more than there are, and no fewer than before.
-  bool is_possible_taken(std::uint32_t by_peer) const { return by_peer - peer_taken_ <= started_ - peer_taken_; }
+  bool is_possible_opened(std::uint32_t by_peer) const { return by_peer - peer_taken_ <= started_ - peer_taken_; }
   void set_peer_taken(std::uint32_t by_peer) { peer_taken_ = by_peer; }
 
   // Streams that the peer begins.

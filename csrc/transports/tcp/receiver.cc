@@ -142,7 +142,7 @@ void Receiver::on_header(const wire::FrameHeader& h) {
   if (connection_.bye_received()) {
     return connection_.fail("frame after the good-bye" + numbers(h));
   }
-  if (!flow_.is_possible_taken(h.streams_opened)) {
+  if (!flow_.is_possible_opened(h.streams_opened)) {
     return connection_.fail("the peer claims to have opened more streams than the " + std::to_string(flow_.started()) +
                             " begun" + numbers(h));
   }

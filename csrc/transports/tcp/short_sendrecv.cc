@@ -83,7 +83,7 @@ bool ShortSendRecv::accept(const SendRecv& sendrecv) {
       !wire::decode(input_.data(), &h, &error) || h.type != wire::FrameType::kData || !h.first ||
       h.communicator != sendrecv.key.communicator || h.sequence != sendrecv.key.sequence ||
       h.length != sendrecv.bytes || !(h.signature == sendrecv.signature) ||
-      h.credit > static_cast<std::uint64_t>(sendrecv.bytes) || !flow_.is_possible_taken(h.streams_opened)) {
+      h.credit > static_cast<std::uint64_t>(sendrecv.bytes) || !flow_.is_possible_opened(h.streams_opened)) {
     return false;
   }
   flow_.set_peer_taken(h.streams_opened);
