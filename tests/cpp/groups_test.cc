@@ -28,8 +28,8 @@ struct Table {
   std::barrier<> barrier;
   std::vector<std::uint32_t> numbers;
   std::vector<int> claimed;
-  std::vector<Place> places;
-  explicit Table(int size) : barrier(size), numbers(size), claimed(size), places(size) {}
+  std::vector<ReservedSegment> segments;
+  explicit Table(int size) : barrier(size), numbers(size), claimed(size), segments(size) {}
 };
 
 // A group of all ranks, in reverse order.
@@ -47,13 +47,13 @@ std::unique_ptr<Communicator> make(Communicator& parent, Table& table) {
     const std::uint32_t number = *std::max_element(table.numbers.begin(), table.numbers.end());
     Reservation reservation(parent, number, members);
     table.claimed[parent.rank()] = reservation.claimed() ? 1 : 0;
-    table.places[size - 1 - parent.rank()] = reservation.place();
+    table.segments[size - 1 - parent.rank()] = reservation.reserved();
     table.barrier.arrive_and_wait();
     const bool all = std::count(table.claimed.begin(), table.claimed.end(), 1) == size;
-    const std::vector<Place> places = table.places;
+    const std::vector<ReservedSegment> segments = table.segments;
     table.barrier.arrive_and_wait();
     if (all) {
-      return reservation.make(places);
+      return reservation.make(segments);
     }
     reservation.cancel();
   }
