@@ -118,7 +118,9 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   }
 }
 
-inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again, std::shared_ptr<Work>& work) {
+// Into run(), which a compiler would not do by itself: 20 instructions of a call of 8 bytes.
+[[gnu::always_inline]] inline bool Communicator::run_prepared(std::shared_ptr<Work>& place, bool again,
+                                                              std::shared_ptr<Work>& work) {
   Work& ready = again ? calls_.last() : *place;
   if ((again || in_flight_.idle()) && in_flight_.may_start(ready)) [[likely]] {
     in_flight_.start(ready);
