@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-GENERAL = ("whole", "parts", "send", "recv")
+GENERAL = ("dense", "vector", "send", "recv")
 
 
 def no_general_way() -> Callable[[], None]:

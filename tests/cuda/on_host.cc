@@ -78,7 +78,7 @@ extern "C" int reduce_on_host(const DeviceReduction* reduction, std::int64_t idl
   const auto function = function_of(choice);
   if (function == nullptr) return 2;
   const bool fixed = is_fixed(choice.order);
-  const auto few = fixed ? shortened(plan) : Plan<kMostFixedOperands>{};
+  const auto few = fixed ? shortened(plan) : LaunchPlan<kMostFixedOperands>{};
   *order = static_cast<int>(choice.order);
   *packs = plan.packs;
   for (std::int64_t thread = 0; thread < plan.packs + plan.loose + idle; ++thread) {

@@ -53,7 +53,7 @@ chan buffer[N] = [4] of { byte, byte };
 #define SWAPPED 5   /* ONE_SHOT of two ranks, which swap bounce buffers and write back what they read */
 #define KINDS (N == 2 -> 6 : 5)
 byte kind[COLLS];
-byte base[COLLS]; /* Work::base, and Communicator::begins_ */
+byte base[COLLS]; /* Work::base, and SlotGuard::begins_ */
 byte chunks[COLLS];
 
 /* Of each rank: works started, a bit for each finished, Executor::completed. */
@@ -157,7 +157,7 @@ inline may_start() {
   }
 }
 
-/* Communicator::complete() and update_completed() */
+/* InFlight::complete() and publish_completed() */
 inline complete() {
   atomic {
     finished[me] = finished[me] | (1 << s);

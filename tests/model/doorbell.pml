@@ -40,7 +40,7 @@ byte rung_at[THREADS];
 #define ALL_THERE(w) (flag[w])
 #endif
 
-/* Communicator::drive(): a work ends when all of its flags are there. */
+/* Driver::drive(): a work ends when all of its flags are there. */
 inline drive() {
   atomic {
     moved = false;

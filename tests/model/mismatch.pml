@@ -127,7 +127,7 @@ proctype rank(byte me) {
   do
   :: s == COLLS -> break
   :: else ->
-    /* heed_before_call() */
+    /* act_on_report_before_call() */
     if
     :: RECEIVED -> fail(s)
     :: else
