@@ -416,7 +416,9 @@ void in_turn(const char* name, std::uint64_t seed, int calls, bool slow) {
       CHECK(end.in == peer.out, "call %d", i);
       swapped[rank] += end.is_stream ? 0 : 1;
       end.close(*link);
-      CHECK(link->event().kind == Kind::kNone);
+      // After the last call the peer may have closed its end before this one has looked.
+      const Kind kind = link->event().kind;
+      CHECK(kind == Kind::kNone || (kind == Kind::kClosed && i == calls), "call %d", i);
     }
     link->shut_down();
   };
