@@ -5,6 +5,8 @@
     python bench/allreduce.py --vs openmpi,gloo
     python bench/allreduce.py --vs all --json out.json
 
+This is the suite of the developers; `python -m collectives.bench` is for users: under any launcher, over hosts.
+
 With several peers each has a run of its own, in which its blocks alternate with ours; ratios are within these runs.
 
 The median and the 99th percentile are over calls (below 8 KiB: over batches of 50 calls), a call taking as long as on
@@ -38,6 +40,7 @@ import table
 import timed
 from cases import LIMIT, BadRequestError, Config
 from collectives import _core
+from collectives.bench.sizes import size_range
 from table import Row
 
 TOTAL = 20.0  # seconds of measuring, shared by all rows, when no duration is given
@@ -138,7 +141,7 @@ def _plan(arguments: argparse.Namespace) -> list[tuple[str, list[Run]]]:
     if not whole and not arguments.section:
         a = argparse.Namespace(**filled)
         try:
-            a.sizes = cases.size_range(a.begin, a.end, a.factor)
+            a.sizes = size_range(a.begin, a.end, a.factor)
         except ValueError as error:
             raise BadRequestError(str(error)) from None
         return [("", _configure(a))]

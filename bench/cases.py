@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 import ml_dtypes
@@ -31,8 +30,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 LIMIT = "memcpy"
 # Peers that are not compared with ours.
 NO_LIBRARIES = (LIMIT, "bare")
-
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 class BadRequestError(ValueError):
@@ -111,47 +108,6 @@ class Config:
         return Config(**{**values, **tuples})
 
 
-def parse_size(text: str) -> int:
-    """Bytes from "8", "1K", "4M" or "1G", as nccl-tests reads them (K is 1024; "KiB" and "KB" mean the same).
-
-    Raises:
-        ValueError: the text is something else.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", text.strip().upper())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size; a number of bytes is accepted, with K, M or G behind it if you like")
-    size = float(match[1]) * (1 << _UNITS[match[2]])
-    if size != int(size):
-        raise ValueError(f"{text!r} is not a whole number of bytes")
-    return int(size)
-
-
-def format_size(nbytes: int) -> str:
-    """Bytes as a short text: "8 B", "64 KiB", "1.5 MiB"."""
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if nbytes >= 1 << shift:
-            return f"{nbytes / (1 << shift):.4g} {unit}"
-    return f"{nbytes} B"
-
-
-def size_range(begin: int, end: int, factor: float) -> tuple[int, ...]:
-    """begin, begin * factor, ... up to and including `end`.
-
-    Raises:
-        ValueError: the values make no range.
-    """
-    if begin < 1:
-        raise ValueError(f"the sizes begin at {begin} bytes; at least 1 is accepted")
-    if end < begin:
-        raise ValueError(f"the sizes end at {end} bytes, before they begin at {begin}")
-    if not factor > 1 and end != begin:
-        raise ValueError(f"the factor between sizes is {factor:g}; more than 1 is accepted")
-    sizes = [begin]
-    while begin != end and round(sizes[-1] * factor) <= end:
-        sizes.append(max(sizes[-1] + 1, round(sizes[-1] * factor)))
-    return tuple(sizes)
-
-
 def counts(config: Config) -> list[int]:
     """Elements per size, without duplicates: at least one (for each part). A barrier has one case without elements."""
     if not config.rewrites:
@@ -172,22 +128,3 @@ def tensor_lengths(count: int, tensors: int) -> list[int]:
     ends = np.cumsum(shares / shares.sum()) * (count - tensors) + np.arange(1, tensors + 1)
     ends[-1] = count
     return [int(n) for n in np.diff(ends.astype(np.int64), prepend=0)]
-
-
-def bus_factor(collective: str, ranks: int) -> float:
-    """busbw / algbw, as in nccl-tests: it makes busbw comparable with the speed of the links."""
-    if collective == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if collective in PARTS:
-        return (ranks - 1) / ranks
-    return 0.0 if collective == "barrier" else 1.0
-
-
-def on_huge_pages(count: int, dtype: np.dtype[Any]) -> Array:
-    """An array that begins on a huge page, where the system gives them: reading a peer's memory is up to three times
-    slower without, and whether small sizes have them must not depend on the largest size."""
-    page = 2 << 20
-    # NumPy asks for huge pages from 4 MiB on.
-    raw = np.empty(max(count * dtype.itemsize, page) + page, np.uint8)
-    begin = -raw.ctypes.data % page
-    return raw[begin : begin + count * dtype.itemsize].view(dtype)

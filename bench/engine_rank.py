@@ -8,16 +8,31 @@ Says which package it uses, reads a line of JSON for each block that it is to me
 from __future__ import annotations
 
 import json
+import runpy
 import sys
+from pathlib import Path
+from typing import Any
 
 import collectives
 import numpy as np
-from cases import PARTS, REDUCING, given_and_gotten, on_huge_pages
+from cases import PARTS, REDUCING, given_and_gotten
 from collectives import _core
 from placement import Probe
 
 DTYPE = np.dtype(np.float32)
 TIMEOUT = 30.0  # seconds
+# That of this tree: older builds do not have it.
+_MEMORY = Path(__file__).parents[1] / "python" / "collectives" / "bench" / "memory.py"
+on_huge_pages = runpy.run_path(str(_MEMORY))["on_huge_pages"]
+
+
+def call_arguments(op: str, out: Any) -> tuple[Any, ...]:
+    """The last arguments of ``_time_collective``: older builds have no record of options."""
+    try:
+        from collectives._calls.options import CallOptions
+    except ImportError:
+        return op, "auto", out
+    return out, CallOptions(op=op)
 
 
 def main() -> int:
@@ -36,7 +51,7 @@ def main() -> int:
         x.fill(0)
         op = "max" if collective in REDUCING else "sum"  # "max" does not change the values, so nothing overflows
         before = probe()
-        times = _core._time_collective(comm, [x], block["rounds"], block["batch"], collective, op, "auto", out)
+        times = _core._time_collective(comm, [x], block["rounds"], block["batch"], collective, *call_arguments(op, out))
         placements = {before, probe()}
         answer = {"us": float(np.median(times)) / block["batch"] / 1e3, "placements": sorted(placements)}
         print(json.dumps(answer), flush=True)

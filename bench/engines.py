@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 import table
-from cases import COLLECTIVES, format_size, parse_size, size_range
+from cases import COLLECTIVES
+from collectives.bench.sizes import parse_size, size_range
+from collectives.bench.text import format_size, number
 from measure import BATCH, BATCH_BELOW, MOST_ITERATIONS
 from placement import PLACEMENTS
 
@@ -135,10 +137,10 @@ def rows(nbytes: int, blocks: Blocks) -> list[tuple[str, ...]]:
     lines = []
     for placement, kept in (enough or {"any": [us for _, us in blocks]}).items():
         times = np.array(kept)
-        line = [format_size(nbytes), placement, str(len(times)), table.number(float(np.median(times[:, 0])))]
+        line = [format_size(nbytes), placement, str(len(times)), number(float(np.median(times[:, 0])))]
         for other in times.T[1:]:
             low, middle, high = np.percentile(times[:, 0] / other, [25, 50, 75])
-            line += [table.number(float(np.median(other))), f"{middle:.3f}", f"{low:.3f}-{high:.3f}"]
+            line += [number(float(np.median(other))), f"{middle:.3f}", f"{low:.3f}-{high:.3f}"]
         lines.append(tuple(line))
     return lines
 

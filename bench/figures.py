@@ -2,6 +2,7 @@
 
     python bench/figures.py           # writes the tables of docs/performance.md anew
     python bench/figures.py --plot    # its pictures, too (needs matplotlib)
+    python bench/chart.py --plot      # the chart of README.md, of the same rows
 
 A row is one figure, or one time and what it is compared with. The columns:
 
@@ -37,7 +38,8 @@ from pathlib import Path
 from typing import Any
 
 import suite
-from cases import NO_LIBRARIES, format_size
+from cases import NO_LIBRARIES
+from collectives.bench.text import format_size
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "bench" / "results" / "figures.csv"

@@ -33,7 +33,8 @@ from typing import Any
 
 import gpu_check
 import table
-from cases import format_size, parse_size
+from collectives.bench.sizes import parse_size
+from collectives.bench.text import format_size
 
 REPLICAS = (2, 4, 8)
 SIZES = ("4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M")

@@ -28,6 +28,7 @@ from typing import Any
 
 import gpu_checks
 import gpu_libraries
+import gpu_torch
 from collectives import _core
 
 HERE = Path(__file__).resolve().parent
@@ -346,6 +347,9 @@ def checks(found: list[Any]) -> dict[str, Callable[[], str]]:
         named["processes"] = processes
         named["training"] = training
         named["nccl"] = nccl
+        named["torch.distributed, one process"] = lambda: gpu_torch.check("calls", 1)
+        named["torch.distributed, processes"] = lambda: gpu_torch.check("calls", 2)
+        named["torch.distributed, DDP"] = lambda: gpu_torch.check("ddp", 2)
         named["table"] = lambda: table(120.0)
     named["sanitizers"] = lambda: sanitizers(90.0)
     return named
@@ -366,7 +370,7 @@ def run(
             passed, text = False, traceback.format_exc()
         seconds = time.monotonic() - begin
         results.append({"check": name, "passed": passed, "found": text, "seconds": round(seconds, 2)})
-        print(f"{'pass' if passed else 'FAIL'}  {name:24} {seconds:6.1f} s  {text}", flush=True)
+        print(f"{'pass' if passed else 'FAIL'}  {name:30} {seconds:6.1f} s  {text}", flush=True)
         keep(results)
     return results
 

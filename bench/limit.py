@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import table
-from cases import LIMIT, format_size
+from cases import LIMIT
+from collectives.bench.text import format_size, number
 
 # As in peers/memcpy.c: what a call of "meet" and of "flag" has to be divided by, the bytes of a half beyond which
 # "reduce_half" and "copy_back" take only so many, and those beyond which "receive" does. The rest takes as long per
@@ -115,7 +116,7 @@ def as_text(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         least = of_row(row, rows) if row["peer"] is None and row["level"] == "c" else None
         if least is not None:
-            times_us = (table.number(row["time_us"]), table.number(least))
+            times_us = (number(row["time_us"]), number(least))
             cells.append((format_size(row["bytes"]), row["placement"], *times_us, f"{least / row['time_us']:.2f}"))
     header = ("size", "placement", "ours us", "limit us", "limit / ours")
     return table.grid([header, *cells], [False, True, False, False, False])

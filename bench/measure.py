@@ -12,14 +12,15 @@ import resource
 import time
 from typing import Any
 
-import check
 import collectives
 import numpy as np
 import progress
 import results
 import timed
-from cases import PARTS, Array, BadRequestError, Case, Config, counts, given_and_gotten, on_huge_pages
+from cases import PARTS, Array, BadRequestError, Case, Config, counts, given_and_gotten
 from collectives import _core
+from collectives.bench import check
+from collectives.bench.memory import on_huge_pages
 from peers import Peer
 from placement import Probe
 
@@ -31,7 +32,7 @@ MOST_ITERATIONS = 2000
 CHECK_ALWAYS_BELOW = 1 << 20  # bytes; above, only every eighth block is checked, or checks would take most of the time
 
 _STOP, _CHECK, _BLOCK = range(3)
-_TRANSPORTS = ("local", "shm", "tcp")
+_TRANSPORTS = tuple(_core.transports())
 
 
 def run(comm: collectives.Communicator, config: Config, peer: Peer | None = None) -> dict[str, Any] | None:
@@ -247,8 +248,6 @@ class _Rank:
 
     def _count_wrong(self, x: Array, inputs: list[Array]) -> int:
         c = self.config
-        if c.collective == "reduce" and self.comm.rank != 0:
-            return 0  # only the root has a result
         pieces = check.expected(c.collective, c.op, inputs, self.comm.rank, len(x))
         return sum(check.count_wrong(x[piece], *values) for piece, *values in pieces)
 

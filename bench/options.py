@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,9 @@ import cases
 import peers
 import suite
 import timed
+from collectives import _core
+from collectives.bench.arguments import checked, number_above
+from collectives.bench.sizes import parse_size
 
 MAX_RANKS = 1024
 MAX_TENSORS = 1 << 20
@@ -42,12 +44,12 @@ def parser(description: str) -> argparse.ArgumentParser:
     )
     add = result.add_argument
     add("-n", "--ranks", type=_number_of("ranks", MAX_RANKS), help="number of ranks (default 2)")
-    add("-b", "--begin", type=_size, metavar="SIZE", help="smallest size, as 8, 1K, 4M or 1G (default 8)")
-    add("-e", "--end", type=_size, metavar="SIZE", help="largest size (default 64M)")
-    add("-f", "--factor", type=_factor, help="between one size and the next (default 2)")
+    add("-b", "--begin", type=checked(parse_size), metavar="SIZE", help="smallest size, as 8, 1K, 4M or 1G (default 8)")
+    add("-e", "--end", type=checked(parse_size), metavar="SIZE", help="largest size (default 64M)")
+    add("-f", "--factor", type=number_above(1), help="between one size and the next (default 2)")
     add("--collective", choices=cases.COLLECTIVES, help="default all_reduce")
     add("--algorithm", metavar="NAME[,NAME]|all|auto", help="default auto; all: every one that applies")
-    add("--transport", choices=("local", "shm", "tcp", "auto"), help="default auto; local: threads of one process")
+    add("--transport", choices=(*_core.transports(), "auto"), help="default auto; local: threads of one process")
     add("--memory", choices=("private", "symmetric"), help="ordinary arrays (default), or comm.empty()")
     add("--dtype", choices=tuple(cases.DTYPES), metavar="TYPE", help=f"default float32; {', '.join(cases.DTYPES)}")
     add("--op", choices=cases.OPS, help="default sum")
@@ -59,8 +61,12 @@ def parser(description: str) -> argparse.ArgumentParser:
         help="measure lists of N tensors in one call as well",
     )
     add("--check", action=argparse.BooleanOptionalAction, default=True, help="check results (default)")
-    add("--timeout", type=_seconds, default=120.0, help="seconds that starting, and each collective, may take")
-    add("--duration", type=_seconds, help="seconds of measuring per size and algorithm (default: 20 for all rows)")
+    add("--timeout", type=number_above(0), default=120.0, help="seconds that starting, and each collective, may take")
+    add(
+        "--duration",
+        type=number_above(0),
+        help="seconds of measuring per size and algorithm (default: 20 for all rows)",
+    )
     add(
         "--vs",
         type=_peers,
@@ -99,33 +105,6 @@ def _sections(text: str) -> list[str]:
         if name not in suite.SECTIONS:
             raise argparse.ArgumentTypeError(f"{name!r} is no section; there are {', '.join(suite.SECTIONS)}")
     return names
-
-
-def _size(text: str) -> int:
-    try:
-        return cases.parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _factor(text: str) -> float:
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = math.nan
-    if not (math.isfinite(factor) and factor > 1):
-        raise argparse.ArgumentTypeError(f"{text!r}; a number above 1 is accepted")
-    return factor
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"{text!r}; a positive number of seconds is accepted")
-    return seconds
 
 
 def _peers(text: str) -> list[tuple[str, Path | None, bool]]:

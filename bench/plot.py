@@ -10,7 +10,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from cases import Config, format_size
+from cases import Config
+from collectives._distribution import install_command
+from collectives.bench.text import format_size
 
 # Distinguishable with impaired colour vision (Okabe and Ito); black is for the reference.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
@@ -31,7 +33,7 @@ def check_possible(path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise NoPlotError(f"--plot {path}: the name has to end in {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise NoPlotError("--plot needs matplotlib, which is not installed: pip install 'collectives[bench]'")
+        raise NoPlotError(f"--plot needs matplotlib, which is not installed: {install_command('bench')}")
 
 
 def save(rows: list[dict[str, Any]], config: Config, path: Path) -> None:

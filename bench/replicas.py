@@ -24,11 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import check
 import numpy as np
 import table
-from cases import Array, format_size, on_huge_pages, parse_size, size_range
+from cases import Array
 from collectives import _core, cross_device_ops
+from collectives.bench import check
+from collectives.bench.memory import on_huge_pages
+from collectives.bench.sizes import parse_size, size_range
+from collectives.bench.text import format_size, number
 from measure import BATCH, BATCH_BELOW, BLOCK, LEAST_BLOCKS, MOST_ITERATIONS
 
 DTYPE = np.dtype(np.float32)
@@ -84,7 +87,7 @@ def count_wrong(reduce: Reduce, xs: list[Array]) -> int:
     inputs = [check.pattern(DTYPE, "sum", (1, rank), length) for rank in range(len(xs))]
     for x, pattern in zip(xs, inputs, strict=True):
         check.fill(x, pattern)
-    expected, tolerance = check.model("all_reduce", "sum", inputs)
+    expected, tolerance = check.model("sum", inputs)
     return sum(check.count_wrong(result, expected, tolerance) for result in reduce(xs))
 
 
@@ -125,7 +128,7 @@ def rows_as_text(rows: list[dict[str, Any]]) -> str:
             (
                 str(row["replicas"]),
                 format_size(row["bytes"]),
-                *(table.number(times[name]) for name in names),
+                *(number(times[name]) for name in names),
                 f"{times['numpy'] / ours:.2f}",
                 f"{ours / times['memcpy']:.2f}",
                 str(row["wrong"]),

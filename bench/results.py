@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from cases import REDUCING, Array, Case, Config, bus_factor
+from cases import REDUCING, Array, Case, Config
+from collectives.bench.factors import bus_factor
+from collectives.bench.place import carrier
 from placement import PLACEMENTS
 
 # A placement gets a row of its own when it was seen in this many blocks, or in this part of all blocks of the case.
@@ -75,7 +77,7 @@ class Collected:
         self._config = config
         self._cases = cases
         self._left_out = left_out
-        self._transport = _transport(config, hosts)
+        self._transport = carrier(config.transport, hosts)
         self.data = [CaseData() for _ in cases]
 
     def report(self) -> dict[str, Any]:
@@ -120,12 +122,3 @@ class Collected:
             "wrong": data.wrong,
             "bytes_by_transport": data.moved,
         }
-
-
-def _transport(config: Config, hosts: list[int]) -> str:
-    """The algorithm that "auto" chose."""
-    if config.transport != "auto":
-        return config.transport
-    if len(set(hosts)) == 1:
-        return "shm" if len(hosts) > 1 else "local"
-    return "tcp" if len(set(hosts)) == len(hosts) else "shm+tcp"

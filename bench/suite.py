@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterator
 
 import limit
-from cases import LIMIT, NO_LIBRARIES, PARTS, format_size
-from table import Row, grid, number, pair
+from cases import LIMIT, NO_LIBRARIES, PARTS
+from collectives.bench.text import format_size, number
+from table import Row, grid, pair
 
 K, M = 1 << 10, 1 << 20
 # A peer's run has random placements; if only a slow one was seen, there is nothing to judge.

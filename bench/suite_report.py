@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import figures
 import limit
 import suite
-from cases import LIMIT, NO_LIBRARIES, format_size
-from table import Row, number, pair
+from cases import LIMIT, NO_LIBRARIES
+from collectives.bench.text import format_size, number
+from table import Row, pair
 
 _NO_LIMIT = 1.1  # times ours: noise explains less
 # Entries of the versions of a run that are not published.

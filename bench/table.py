@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
-from cases import LIMIT, NO_LIBRARIES, Config, format_size
+from cases import LIMIT, NO_LIBRARIES, Config
+from collectives.bench.text import bandwidth, format_size, number
 
 Row = dict[str, Any]
 
@@ -30,8 +30,8 @@ def rows_as_text(report: dict[str, Any], config: Config) -> str:
             row["placement"],
             number(row["time_us"]),
             number(row["time_us_p99"]),
-            _bandwidth(row["algbw_gbs"]),
-            _bandwidth(row["busbw_gbs"]),
+            bandwidth(row["algbw_gbs"]),
+            bandwidth(row["busbw_gbs"]),
             str(row["wrong"]) if config.check and config.rewrites and row["peer"] != LIMIT else "-",
         )
         for row in report["rows"]
@@ -121,7 +121,7 @@ def summary(rows: list[Row], config: Config) -> str:
         return start
     wrong = f"{total_wrong(ours)} wrong" if config.check else "not checked"
     return (
-        f"{start} at {format_size(first['bytes'])}, {_bandwidth(last['busbw_gbs'])} GB/s busbw at "
+        f"{start} at {format_size(first['bytes'])}, {bandwidth(last['busbw_gbs'])} GB/s busbw at "
         f"{format_size(last['bytes'])}, {wrong}"
     )
 
@@ -149,19 +149,6 @@ def _label(row: Row, chosen: dict[str, str]) -> str:
     name = chosen.get(str(row["bytes"])) if row["algorithm"] == "auto" else None
     label = f"auto [{name}]" if name else str(row["algorithm"])
     return f"{label}, {row['tensors']} tensors" if row["tensors"] > 1 else label
-
-
-def number(value: float) -> str:
-    """A number of three digits or so."""
-    if value == 0:
-        return "0"
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.{2 - math.floor(math.log10(value))}f}" if value >= 0.01 else f"{value:.1e}"
-
-
-def _bandwidth(value: float) -> str:
-    return number(value) if value >= 0.01 else f"{value:.4f}"
 
 
 def grid(lines: list[tuple[str, ...]], left: list[bool]) -> str:

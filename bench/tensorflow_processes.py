@@ -16,7 +16,7 @@ import tensorflow_child
 
 START_TIMEOUT = 300.0  # seconds for loading TensorFlow and tracing
 ANSWER_TIMEOUT = 120.0
-_GRACE = 10.0
+_GRACE = 30.0  # seconds for processes to end, of which a busy machine takes ten
 _SHOWN = 15  # lines of what a failed process wrote
 
 

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from collectives.bench.text import number
 from placement import PLACEMENTS
-from table import DISTURBED_PART, grid, number
+from table import DISTURBED_PART, grid
 
 NOTHING = "no all-reduce"
 

@@ -39,6 +39,7 @@ import numpy as np
 import plot
 import progress
 import tensorflow_model as model
+from collectives.bench.arguments import number_above
 from placement import Probe
 from tensorflow_processes import ChildError, Children, machine_seconds
 from tensorflow_report import NOTHING, Block, Case, Report, as_text
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--group", choices=tuple(GROUPS), action="append", help="measure only this; may be repeated (default: all)")
-    add("--duration", type=_seconds, help="seconds of measuring (default 90)")
+    add("--duration", type=number_above(0), help="seconds of measuring (default 90)")
     add("--quick", action="store_true", help="measure for 3 seconds: does it run?")
     add(
         "--inputs",
@@ -107,16 +108,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--json", type=Path, metavar="FILE", help="write times and ratios there")
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}; a positive number of seconds is accepted")
-    return seconds
 
 
 class _Run:

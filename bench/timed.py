@@ -15,8 +15,10 @@ from typing import Any
 
 import collectives
 import numpy as np
-from cases import REDUCING, Array, Case, Config, on_huge_pages, tensor_lengths
+from cases import REDUCING, Array, Case, Config, tensor_lengths
 from collectives import _core
+from collectives._calls.options import CallOptions
+from collectives.bench.memory import on_huge_pages
 from peers import Peer
 
 LEVELS = ("python", "c")
@@ -50,7 +52,8 @@ def ours(comm: collectives.Communicator, config: Config, case: Case, x: Array, o
     arrays = lists.arrays if lists else [x] if config.rewrites else []
     if case.level == "c":
         op = config.op if config.collective in REDUCING else "sum"
-        timed = _from_c(_core._time_collective, comm, arrays, config.collective, op, case.algorithm, out)
+        options = CallOptions(algorithm=case.algorithm, op=op)
+        timed = _from_c(_core._time_collective, comm, arrays, config.collective, out, options)
     else:
         timed = _from_python(comm, arrays, _method(comm, config, case, arrays, out))
     if out is not None:

@@ -20,8 +20,10 @@ BEFORE = """\
 
 # Environment variables
 
-An empty variable counts as not set. Arguments of `collectives.init` win over variables. A value that is not
-acceptable is a `ValueError` that names the variable and says what is accepted.
+Set these variables for each process of a job, where its program does not say the same by arguments of
+`collectives.init`: who it is among the ranks, how ranks find each other, how long they wait, and what carries the data.
+Arguments win over variables. An empty variable counts as not set. A value that is not acceptable is a `ValueError` that
+names the variable and says what is accepted.
 """
 
 AFTER = """\
@@ -32,15 +34,13 @@ one `RuntimeWarning` that names all of them, each with the variable that it rese
 [security.md](security.md) has more about the token, TLS and the choice of interfaces.
 
 `collectives run` and `collectives.spawn` set the rank, the size, the rendezvous, the token and the descriptors for the
-processes they start. Under torchrun none of these need be set: where `COLLECTIVES_RANK`, `COLLECTIVES_SIZE` and
-`COLLECTIVES_RENDEZVOUS` are all unset, and `init` is not given them, torchrun's own variables and store supply them,
-and a token unless one is set. Both launchers also set `OMP_NUM_THREADS` to the cores of the host divided by the ranks,
-where it is not set and there are several ranks, and say so in a line on stderr.
+processes they start. Under torchrun, mpirun and others none of these need be set: [running.md](running.md) says what
+each launcher supplies, and what is to be set under those that supply less. `collectives run` and torchrun also set
+`OMP_NUM_THREADS` to the cores of the host divided by the ranks, where there are several ranks and neither it nor
+`MKL_NUM_THREADS` or `OPENBLAS_NUM_THREADS` is set, and say so in a line on stderr.
 
-Where another launcher has started several processes (`HOROVOD_SIZE`, `OMPI_COMM_WORLD_SIZE`, `PMI_SIZE`,
-`SLURM_STEP_NUM_TASKS`, `FLUX_JOB_SIZE` or `WORLD_SIZE` is above one) and no size is given, `init` raises `ValueError`
-rather than making each process a world of its own; so does a rank or a rendezvous without a size. `init(size=1)` is a
-world of one.
+Where a launcher has started several processes that cannot meet by what it says, `init` raises `ValueError` rather than
+making each process a world of its own; so does a rank or a rendezvous without a size. `init(size=1)` is a world of one.
 
 **On loopback a token may be missing, but then any user of the machine can join the job and run code in it**
 ([security.md](security.md#without-a-token)); rank 0 warns of that.

@@ -35,7 +35,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
-from .communicator import Work as _PublicWork
+from ._calls.options import CallOptions
+from .work import Work as _PublicWork
 
 _Arrays = TypeVar("_Arrays", bound=npt.NDArray[Any] | Sequence[npt.NDArray[Any]])
 _Out = TypeVar("_Out", bound=npt.NDArray[Any] | Sequence[npt.NDArray[Any]])
@@ -53,15 +54,23 @@ PARAMETERS = {
     "collective": "str",
     "inputs": "list[npt.NDArray[Any]]",
     "outputs": "list[npt.NDArray[Any]]",
-    "is_async": "bool",
-    "peer": "int",
+    "targets": "list[npt.NDArray[Any]] | None",
+    "peer": "int | None",
     "tag": "int",
     "sending": "bool",
     "arrays": "list[npt.NDArray[Any]]",
     "lengths": "list[int] | None",
+    "rows": "Sequence[Sequence[int]] | npt.NDArray[np.int64] | None",
+    "expected": "Sequence[Sequence[int]] | npt.NDArray[np.int64] | None",
+    "is_list": "bool",
+    "per_rank": "tuple[bool, bool]",
+    "known": "npt.NDArray[np.int64] | None",
     "factor": "float | None",
     "stream": "object",
+    "options": "CallOptions",
 }
+
+RESULTS = {"_exchange_layouts": "tuple[npt.NDArray[np.int64], int, bool]"}  # of methods that start nothing
 
 # What pybind11 says about parameters that take anything like a number, and about containers.
 WORDS = {
@@ -113,17 +122,23 @@ def raw_method(name: str, function: Any) -> list[str]:
         defaults = {n: "" if p.default is p.empty else f" = {p.default!r}" for n, p in names.items()}
         return [_definition(name, signature, {n: f"object{d}" for n, d in defaults.items()}, "Any")]
     if "async_op" not in names:
-        return [_definition(name, signature, {}, "Work")]
+        return [_definition(name, signature, {}, RESULTS.get(name, "Work"))]
     doc = inspect.getdoc(function) or ""
     blocking = {"async_op": "Literal[False] = False"}
+    begun = {"async_op": "Literal[True]"}
     if "x" not in names:
-        forms = [_definition(name, signature, blocking, "None", doc)]
-    else:
         forms = [
-            _definition(name, signature, {**blocking, "out": "None = None"}, "_Arrays", doc),
-            _definition(name, signature, {**blocking, "out": "_Out"}, "_Out"),
+            _definition(name, signature, blocking, "None", doc),
+            _definition(name, signature, begun, "_PublicWork[None]"),
         ]
-    forms.append(_definition(name, signature, {"async_op": "Literal[True]"}, "_PublicWork"))
+    else:
+        none = " | None" if name == "exscan" else ""  # rank 0 gets nothing
+        forms = [
+            _definition(name, signature, {**blocking, "out": "None = None"}, f"_Arrays{none}", doc),
+            _definition(name, signature, {**blocking, "out": "_Out"}, f"_Out{none}"),
+            _definition(name, signature, {**begun, "out": "None = None"}, f"_PublicWork[_Arrays{none}]"),
+            _definition(name, signature, {**begun, "out": "_Out"}, f"_PublicWork[_Out{none}]"),
+        ]
     return ["@overload\n" + form for form in forms]
 
 
@@ -154,7 +169,7 @@ def pybind_class(kind: type) -> str:
         if name.startswith("_") and not made:
             continue
         if isinstance(member, property):
-            result = re.search(r"-> (\w+)", member.fget.__doc__ or "")[1]  # type: ignore[index]
+            result = re.search(r"-> (\w+(?: \| None)?)", member.fget.__doc__ or "")[1]  # type: ignore[index]
             lines += ["    @property", f"    def {name}(self) -> {result}: ..."]
         else:
             lines.append("    " + pybind_function(member, method=True))

@@ -69,9 +69,16 @@ def picture() -> str:
         '  doors["python/collectives/tensorflow"] --> python',
         "  doors --> bindings",
     ]
-    for own, targets in reduced(arrows()).items():
+    graph: dict[str, set[str]] = {}
+    for own, targets in arrows().items():  # a transport is a folder that nothing else names
+        graph.setdefault(_shown(own), set()).update({_shown(target) for target in targets} - {_shown(own)})
+    for own, targets in reduced(graph).items():
         lines += [f'  {_id(own)}["{own}"] --> {_id(target)}["{target}"]' for target in sorted(targets)]
     return "\n".join([*lines, "```", END])
+
+
+def _shown(name: str) -> str:
+    return "transports/NAME" if name.startswith("transports/") else name
 
 
 def _id(name: str) -> str:

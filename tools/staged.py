@@ -8,6 +8,7 @@ the metadata and the command `collectives` that an installation has. On PYTHONPA
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -174,14 +175,29 @@ class Staged:
         for name, target in wanted.items():
             if not (package / name).is_symlink():
                 (package / name).symlink_to(target)
-        metadata = self.path / f"collectives-{self._version()}.dist-info" / "METADATA"
+        name, version = self._project("name"), self._project("version")
+        metadata = self.path / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
         metadata.parent.mkdir(exist_ok=True)
-        metadata.write_text(f"Metadata-Version: 2.1\nName: collectives\nVersion: {self._version()}\n")
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (metadata.parent / "entry_points.txt").write_text(self._entry_points())
         command = self.path / "bin" / "collectives"
         command.parent.mkdir(exist_ok=True)
         command.write_text(SCRIPT.format(python=sys.executable))
         command.chmod(0o755)
 
-    def _version(self) -> str:
+    def _entry_points(self) -> str:
+        """Those of pyproject.toml, which other packages look for in the metadata."""
+        lines, group = [], ""
+        for line in (self.root / "pyproject.toml").read_text().splitlines():
+            if line.startswith("["):
+                found = re.match(r'\[project\.entry-points\."?([\w.]+)"?\]', line)
+                group = found[1] if found else ""
+                lines += [f"[{group}]"] if group else []
+            elif group and line.strip():
+                lines.append(line.replace('"', ""))
+        return "\n".join(lines) + "\n"
+
+    def _project(self, key: str) -> str:
+        """The name or the version in pyproject.toml."""
         lines = (self.root / "pyproject.toml").read_text().splitlines()
-        return next(line.split('"')[1] for line in lines if line.startswith("version = "))
+        return next(line.split('"')[1] for line in lines if line.startswith(f"{key} = "))

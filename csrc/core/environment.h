@@ -23,12 +23,12 @@ struct EnvironmentVariable {
 inline constexpr std::string_view kLaunchReader = "python/collectives/_startup/environment.py";
 
 inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
-    {"COLLECTIVES_RANK", "integer from 0 to size - 1", "under torchrun: from it; else 0 in a world of one",
+    {"COLLECTIVES_RANK", "integer from 0 to size - 1", "from the [launcher](running.md); else 0 in a world of one",
      "The number of this process", kLaunchReader},
-    {"COLLECTIVES_SIZE", "integer from 1 to 1048576", "under torchrun: from it; else 1",
+    {"COLLECTIVES_SIZE", "integer from 1 to 1048576", "from the [launcher](running.md); else 1",
      "How many processes the job has", kLaunchReader},
     {"COLLECTIVES_RENDEZVOUS", "`host:port`, `[address]:port` for IPv6",
-     "under torchrun: from its store; else none, needed when size > 1",
+     "from the [launcher](running.md), if it has a place for it; else none, needed when size > 1",
      "Where rank 0 listens and the others come to, the same text on all ranks", kLaunchReader},
     {"COLLECTIVES_TOKEN", "any text",
      "none; needed unless the rendezvous is on loopback, where any user of the machine may join without it",
@@ -47,13 +47,21 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
     {"COLLECTIVES_SOCKET_IFNAME", "`eth,ib` (prefixes), `=eth0` (exact), `^docker`, `^=docker0` (all but these)",
      "all interfaces but loopback", "Interfaces over which data between hosts may go, as NCCL spells them",
      kLaunchReader},
-    {"COLLECTIVES_TRANSPORT", "`auto`, `shm`, `tcp` or `nccl`", "`auto`",
+    {"COLLECTIVES_TRANSPORT", "`auto`, `shm`, `tcp`, `nccl`, or another transport of `collectives info`", "`auto`",
      "What carries the data, the same on all ranks; `auto` is shared memory between ranks of a host and TCP between "
      "hosts, and for arrays on GPUs NCCL where every rank has a GPU of its own; `nccl` is the same, and an error where "
      "NCCL cannot carry arrays on GPUs",
      kLaunchReader},
-    {"COLLECTIVES_TIMEOUT", "seconds > 0", "60 for starting, 600 for a collective",
+    {"COLLECTIVES_TIMEOUT", "seconds > 0", "300 for starting, 600 for a collective",
      "How long ranks wait for each other", kLaunchReader},
+    {"COLLECTIVES_START_TIMEOUT", "seconds > 0", "`COLLECTIVES_TIMEOUT`, or `timeout=` of `init`; else 300",
+     "How long ranks wait for each other when the job starts, where that is to differ from the timeout of collectives",
+     kLaunchReader},
+    {"COLLECTIVES_LOG", "`error`, `warning`, `info` or `debug`",
+     "what the program's `logging` says, else warnings, and a line of rank 0 about what has started the job",
+     "From which level on the logger `collectives` writes to stderr; the line is not written with `error` and "
+     "`warning`",
+     kLaunchReader},
     {"COLLECTIVES_COMPARE_SHAPES", "`0` or `1`", "`1`",
      "Whether all_reduce, reduce and broadcast raise `MismatchError` where ranks pass arrays of as many elements and "
      "of different shapes, the same on all ranks",

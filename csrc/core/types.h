@@ -7,6 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/dtypes.h"
+#include "core/ops.h"
+
 namespace collectives {
 
 enum class Collective : std::uint8_t {
@@ -20,45 +23,10 @@ enum class Collective : std::uint8_t {
   kGather,
   kScatter,
   kMessage,  // from one rank to another: send and recv
+  kScan,
+  kExscan,
 };
-inline constexpr int kCollectives = 10;
-
-enum class DType : std::uint8_t {
-  kFloat16,
-  kBFloat16,
-  kFloat32,
-  kFloat64,
-  kInt8,
-  kInt16,
-  kInt32,
-  kInt64,
-  kUInt8,
-  kUInt16,
-  kUInt32,
-  kUInt64,
-  kBool,
-  kComplex64,
-  kComplex128,
-  kFloat8E4M3FN,
-  kFloat8E5M2,
-};
-inline constexpr int kDTypes = 17;
-
-enum class Op : std::uint8_t {
-  kSum,
-  kAvg,
-  kProd,
-  kMin,
-  kMax,
-  kPremulSum,  // each rank scales its values by a factor of its own first
-  kLogicalAnd,
-  kLogicalOr,
-  kLogicalXor,
-  kBitwiseAnd,
-  kBitwiseOr,
-  kBitwiseXor,
-};
-inline constexpr int kOps = 12;
+inline constexpr int kCollectives = 12;
 
 // Private: ordinary memory of one process. Symmetric: memory that every rank of the group has mapped, at the same
 // offset on every rank.
@@ -72,17 +40,25 @@ std::string_view name(MemoryKind kind);
 
 // Whether values of several ranks are combined.
 bool reduces(Collective collective);
+// Whether each rank gets what the ranks up to it combine to.
+bool is_prefix(Collective collective);
 // Whether one rank, the root, differs from the others.
 bool has_root(Collective collective);
 // Whether input or output consists of one part for each rank, whose lengths may differ (Problem::counts).
 bool is_vector(Collective collective);
 
 // Size of one element in bytes.
-std::size_t size_of(DType dtype);
+constexpr std::size_t size_of(DType dtype) { return facts(dtype).bytes; }
+constexpr bool is_complex(DType dtype) { return facts(dtype).kind == DTypeKind::kComplex; }
+constexpr bool is_integer(DType dtype) {
+  return facts(dtype).kind == DTypeKind::kSigned || facts(dtype).kind == DTypeKind::kUnsigned;
+}
 // Real or complex: what an average, and a factor, have a meaning for.
-bool is_floating(DType dtype);
+constexpr bool is_floating(DType dtype) { return facts(dtype).kind == DTypeKind::kReal || is_complex(dtype); }
 // Narrower than float32, in which it is computed with: each reduction rounds its result.
-bool is_narrow(DType dtype);
+constexpr bool is_narrow(DType dtype) { return facts(dtype).narrow; }
+constexpr bool is_logical(Op op) { return facts(op).kind == OpKind::kLogical; }
+constexpr bool is_bitwise(Op op) { return facts(op).kind == OpKind::kBitwise; }
 
 // The value named, or ArgumentError listing the accepted names.
 Op parse_op(std::string_view text);

@@ -6,16 +6,8 @@
 namespace collectives {
 namespace {
 
-bool is_integer(DType dtype) { return dtype >= DType::kInt8 && dtype <= DType::kUInt64; }
-bool is_complex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
-bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
-bool is_float8(DType dtype) { return dtype >= DType::kFloat8E4M3FN; }
-bool is_logical(Op op) { return op >= Op::kLogicalAnd && op <= Op::kLogicalXor; }
-bool is_bitwise(Op op) { return op >= Op::kBitwiseAnd; }
-
-// In the order of the enumerators. (size_of() is in libcollectives_core, with which this library is not linked.)
-constexpr std::uint8_t kElementBytes[kDTypes] = {2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 1, 1};
-int element_bytes(DType dtype) { return kElementBytes[static_cast<int>(dtype)]; }
+bool is_half(DType dtype) { return is_narrow(dtype) && size_of(dtype) == 2; }
+bool is_float8(DType dtype) { return is_narrow(dtype) && size_of(dtype) == 1; }
 
 // The dtype as which elements of a size are combined bit by bit.
 DType words(int bytes) {
@@ -148,7 +140,7 @@ bool make_plan(const DeviceReduction& reduction, Choice& choice, AnyPlan& plan) 
   if (!is_valid(reduction)) return false;
   const bool average = reduction.op == Op::kAvg && reduction.finish;
   choice = {Family::kIntegers, reduction.dtype, reduction.op, Order::kChain};
-  int bytes = element_bytes(choice.dtype);
+  int bytes = static_cast<int>(size_of(choice.dtype));
   int turn = 0;
   const bool copies = reduction.source_count == 1 && !average && !is_logical(choice.op) && choice.op != Op::kPremulSum;
   if (copies || choice.dtype == DType::kBool || is_bitwise(choice.op)) {
@@ -171,7 +163,7 @@ bool make_plan(const DeviceReduction& reduction, Choice& choice, AnyPlan& plan) 
     choice.order = order_of(reduction, choice.family == Family::kFloats, turn, plan);
   }
   const int pack = choice.family == Family::kFloat8 ? 8 : 16;
-  const std::int64_t count = reduction.count * (element_bytes(reduction.dtype) / bytes);
+  const std::int64_t count = reduction.count * (static_cast<int>(size_of(reduction.dtype)) / bytes);
   if (!cut(reduction, count, bytes, pack, plan)) return false;
   plan.source_count = reduction.source_count;
   plan.destination_count = reduction.destination_count;

@@ -52,12 +52,26 @@ typename Make::Entry floating(const Choice& choice) {
 
 template <class Make>
 typename Make::Entry select_halves(const Choice& choice) {
-  return choice.dtype == DType::kFloat16 ? floating<Make, Float16>(choice) : floating<Make, BFloat16>(choice);
+  switch (choice.dtype) {
+    case DType::kFloat16:
+      return floating<Make, Float16>(choice);
+    case DType::kBFloat16:
+      return floating<Make, BFloat16>(choice);
+    default:
+      return nullptr;
+  }
 }
 
 template <class Make>
 typename Make::Entry select_floats(const Choice& choice) {
-  return choice.dtype == DType::kFloat32 ? floating<Make, Exact<float>>(choice) : floating<Make, Exact<double>>(choice);
+  switch (choice.dtype) {
+    case DType::kFloat32:
+      return floating<Make, Exact<float>>(choice);
+    case DType::kFloat64:
+      return floating<Make, Exact<double>>(choice);
+    default:
+      return nullptr;
+  }
 }
 
 // No kernels for fixed numbers of sources: 8-bit floats are rarer, and have more to compute for each element anyway.
@@ -82,8 +96,14 @@ typename Make::Entry float8(const Choice& choice) {
 
 template <class Make>
 typename Make::Entry select_float8(const Choice& choice) {
-  return choice.dtype == DType::kFloat8E4M3FN ? float8<Make, Float8<E4M3FN>>(choice)
-                                              : float8<Make, Float8<E5M2>>(choice);
+  switch (choice.dtype) {
+    case DType::kFloat8E4M3FN:
+      return float8<Make, Float8<E4M3FN>>(choice);
+    case DType::kFloat8E5M2:
+      return float8<Make, Float8<E5M2>>(choice);
+    default:
+      return nullptr;
+  }
 }
 
 // Integers: one order will do, since it does not change the result.
@@ -189,7 +209,7 @@ typename Make::Entry select_logical(const Choice& choice) {
 
 template <class Make>
 typename Make::Entry select_bits(const Choice& choice) {
-  if (choice.op < Op::kBitwiseAnd) return select_logical<Make>(choice);
+  if (!is_bitwise(choice.op)) return select_logical<Make>(choice);
   switch (choice.dtype) {
     case DType::kUInt8:
       return bitwise<Make, BitsOf<std::uint8_t>>(choice);

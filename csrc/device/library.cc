@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "core/distribution.h"
 #include "core/environment.h"
 #include "core/error.h"
 
@@ -31,24 +32,27 @@ const DeviceApi* open(DeviceStatus& status) {
   status.library = named ? *named : beside_the_engine();
   if (!named && access(status.library.c_str(), F_OK) != 0) {
     status.reason = "this installation was built without CUDA (there is no " + status.library +
-                    "); where nvcc is installed, `pip install --force-reinstall --no-binary collectives "
-                    "--config-settings=cmake.define.COLLECTIVES_CUDA=ON collectives` builds it with CUDA";
+                    "); where nvcc is installed, `pip install --force-reinstall --no-binary " COLLECTIVES_DISTRIBUTION
+                    " --config-settings=cmake.define.COLLECTIVES_CUDA=ON " COLLECTIVES_DISTRIBUTION
+                    "` builds it with CUDA";
     return nullptr;
   }
   void* const handle = dlopen(status.library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    status.reason = "the library with the CUDA kernels cannot be loaded: " + std::string(dlerror()) +
-                    (named ? "; it is the one that COLLECTIVES_CUDA_LIB names" : "; install collectives anew");
+    status.reason =
+        "the library with the CUDA kernels cannot be loaded: " + std::string(dlerror()) +
+        (named ? "; it is the one that COLLECTIVES_CUDA_LIB names" : "; install " COLLECTIVES_DISTRIBUTION " anew");
     return nullptr;
   }
   const auto function = reinterpret_cast<DeviceApiFunction>(dlsym(handle, kDeviceApiSymbol));
   const DeviceApi* api = function == nullptr ? nullptr : function(kDeviceApiVersion);
   if (api == nullptr || api->version != kDeviceApiVersion) {
-    status.reason = status.library +
-                    (function == nullptr ? " has no function " + std::string(kDeviceApiSymbol)
-                                         : " is of another version of collectives (it has no table " +
-                                               std::to_string(kDeviceApiVersion) + ")") +
-                    "; " + (named ? "correct COLLECTIVES_CUDA_LIB, or do without it" : "install collectives anew");
+    status.reason =
+        status.library +
+        (function == nullptr
+             ? " has no function " + std::string(kDeviceApiSymbol)
+             : " is of another version of collectives (it has no table " + std::to_string(kDeviceApiVersion) + ")") +
+        "; " + (named ? "correct COLLECTIVES_CUDA_LIB, or do without it" : "install " COLLECTIVES_DISTRIBUTION " anew");
     return nullptr;
   }
   return api;

@@ -45,7 +45,6 @@ class DeviceTeam {
   DeviceStream stream(int rank) const { return {members_[rank].device, members_[rank].stream}; }
   // Whether kernels of the device of `rank` can access memory of that of `peer`.
   bool accessible(int rank, int peer) const { return accessible_[static_cast<std::size_t>(rank * size() + peer)]; }
-  bool all_accessible() const { return all_accessible_; }
 
   const DevicePlan& plan(Problem problem, const std::string& algorithm, std::int64_t chunk_bytes);
 

@@ -27,7 +27,7 @@ std::int64_t outstanding(const Work& work) {
 std::int64_t bytes_done(const Work& work) {
   const std::int64_t whole = std::max(work.input.bytes, work.output.bytes);
   if (work.is_message()) {
-    return whole - outstanding(work);
+    return work.streams.empty() ? 0 : whole - outstanding(work);
   }
   double total = 0;
   double done = 0;

@@ -171,8 +171,8 @@ void CallPreparation::prepare_agreement(Work& work, const Call& call) {
   } else {
     Problem barrier;
     barrier.collective = Collective::kBarrier;
-    work.plan =
-        make_plan(work.signature, barrier, select(barrier, options_.topology, false), options_.topology, domain_);
+    work.plan = make_plan(work.signature, barrier, select(barrier, options_.topology, costs_, false), options_.topology,
+                          domain_);
     work.plan->algorithm = &nccl;
     work.plan->problem = call.problem();
     work.plan->problem.counts = counts_;
@@ -255,7 +255,7 @@ void CallPreparation::find_plan(Work& work, const Call& call, const Signature& s
   problem.counts = counts_;
   const Algorithm* algorithm = nullptr;
   if (call.algorithm == 0) {
-    algorithm = &select(problem, options_.topology, call.deterministic);
+    algorithm = &select(problem, options_.topology, costs_, call.deterministic);
   } else {
     algorithm = &algorithms()[call.algorithm - 1];
     if (call.deterministic && algorithm->determinism != Determinism::kCanonical) {
@@ -267,16 +267,29 @@ void CallPreparation::find_plan(Work& work, const Call& call, const Signature& s
   plans_.put(work.plan);
 }
 
+void CallPreparation::check_rank(int peer) const {
+  if (peer < 0 || peer >= size()) {
+    throw ArgumentError("rank " + std::to_string(peer) + " cannot be the other side of a message of rank " +
+                        std::to_string(rank()) + ": the group has ranks 0 to " + std::to_string(size() - 1));
+  }
+}
+
+void CallPreparation::check_tag(int tag) {
+  if (tag < 0 || tag > kMaxTag) {
+    throw ArgumentError("tag " + std::to_string(tag) + " is out of range: 0 to " + std::to_string(kMaxTag));
+  }
+}
+
 void CallPreparation::prepare_message(Work& work, const Call& call) const {
   const Message& message = call.message;
-  if (message.peer < 0 || message.peer >= size() || message.peer == rank()) {
-    throw ArgumentError("rank " + std::to_string(message.peer) + " cannot be the other side of a message of rank " +
-                        std::to_string(rank()) + ": the group has ranks 0 to " + std::to_string(size() - 1) +
-                        ", and a rank sends nothing to itself");
+  const bool any = message.peer == Message::kAny && !message.sending && !call.by_nccl;
+  if (!any) {
+    check_rank(message.peer);
   }
-  if (message.tag < 0 || message.tag > kMaxTag) {
-    throw ArgumentError("tag " + std::to_string(message.tag) + " is out of range: 0 to " + std::to_string(kMaxTag));
+  if (call.by_nccl && message.peer == rank()) {
+    throw ArgumentError("rank " + std::to_string(rank()) + " sends nothing to itself by NCCL");
   }
+  check_tag(message.tag);
   static const auto plan = [] {
     auto empty = std::make_shared<Plan>();
     empty->problem.collective = Collective::kMessage;

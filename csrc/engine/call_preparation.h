@@ -9,6 +9,7 @@
 #include "engine/plan.h"
 #include "engine/work.h"
 #include "memory/domain.h"
+#include "schedule/algorithm.h"
 
 namespace collectives {
 
@@ -16,7 +17,7 @@ class CallPreparation {
  public:
   // domain: nullptr where no rank is mapped.
   CallPreparation(const Domain* domain, const CommunicatorOptions& options, const Executor& executor)
-      : domain_(domain), options_(options), executor_(executor) {}
+      : domain_(domain), options_(options), costs_(options.costs()), executor_(executor) {}
 
   // A collective. Throws ArgumentError or ArgumentTypeError for a call that is wrong by itself.
   void prepare(Work& work, const Call& call);
@@ -31,6 +32,9 @@ class CallPreparation {
   }
   // A message to, or from, call.message.peer. Throws ArgumentError as above.
   void prepare_message(Work& work, const Call& call) const;
+  // Throw ArgumentError for what is no rank, or no tag.
+  void check_rank(int peer) const;
+  static void check_tag(int tag);
 
  private:
   int rank() const { return options_.topology.rank; }
@@ -45,6 +49,7 @@ class CallPreparation {
 
   const Domain* domain_;
   const CommunicatorOptions& options_;
+  const CostModel costs_;
   const Executor& executor_;
   PlanCache plans_;
   std::vector<std::int64_t> counts_;  // Problem::counts of the call that is being prepared

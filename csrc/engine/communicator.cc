@@ -21,7 +21,7 @@ Communicator::Communicator(std::shared_ptr<Engine> engine, std::unique_ptr<Domai
       heap_(domain_.get(), engine_->memory().get(), members_),
       reports_(*engine_, domain_.get(), options_, members_, in_flight_, calls_),
       failure_(*engine_, domain_.get(), options_, members_, in_flight_, reports_, calls_, heap_),
-      driver_(*engine_, in_flight_, failure_),
+      driver_(*engine_, preparation_, in_flight_, failure_),
       monitor_(options_, members_, in_flight_, reports_, failure_, driver_) {
   const std::lock_guard guard(engine_->lock());
   engine_->attach(this);
@@ -44,18 +44,24 @@ void Communicator::throw_forked() const {
                          context);
 }
 
-void Communicator::check_usable() {
-  ErrorContext context;
-  context.rank = rank();
+void Communicator::refuse_after_close() const {
   if (closed_) {
+    ErrorContext context;
+    context.rank = rank();
     throw CollectivesError(ErrorKind::kClosed,
                            options_.members.empty()
                                ? "the communicator is closed; call collectives.init() for a new one"
                                : "the communicator of this group is closed; make a new group",
                            context);
   }
+}
+
+void Communicator::check_usable() {
+  refuse_after_close();
   if (const Report* error = failure_.error(); error != nullptr) {
     shrinking_.refuse_left_out();
+    ErrorContext context;
+    context.rank = rank();
     context.peer = error->suspect == rank() ? error->other : error->suspect;
     context.sequence = error->sequence;
     members_.name_process(context);
@@ -64,7 +70,6 @@ void Communicator::check_usable() {
   }
 }
 
-// Throws when this communicator, or that of another rank, has failed.
 void Communicator::act_on_report_before_call() {
   failure_.act_on_report();
   check_usable();
@@ -141,7 +146,9 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
     watch_soon();
     in_flight_.add_active(place);
   } else {
-    record_posted(engine_->recorder(), ready, options_.id);
+    if (ready.numbered) {
+      record_posted(engine_->recorder(), ready, options_.id);
+    }
     watch_soon();
     in_flight_.add_queued(place);
   }
@@ -150,7 +157,9 @@ bool Communicator::run(const Call& call, std::shared_ptr<Work>& work) {
   return false;
 }
 
-std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
+std::shared_ptr<Work> Communicator::post(const Call& call, bool async) { return post(call, nullptr, async); }
+
+std::shared_ptr<Work> Communicator::post(const Call& call, std::unique_ptr<Continuation> continuation, bool async) {
   refuse_after_fork();
   const std::lock_guard guard(engine_->lock());
   if (options_.threads) {
@@ -163,7 +172,13 @@ std::shared_ptr<Work> Communicator::post(const Call& call, bool async) {
   const FloatEnvironment own;
   prepare(*work, call);
   try {
-    record_posted(engine_->recorder(), *work, options_.id);
+    if (work->numbered) {
+      record_posted(engine_->recorder(), *work, options_.id);
+    }
+    if (continuation != nullptr) {
+      work->continuation = std::move(continuation);
+      in_flight_.will_continue(*work);
+    }
     calls_.forget_last();
     in_flight_.add_queued(work);
   } catch (...) {
@@ -185,6 +200,12 @@ std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
   act_on_report_before_call();
   auto work = std::make_shared<Work>();
   preparation_.prepare_message(*work, call);
+  if (!async && call.message.sending && call.message.peer == rank() &&
+      !in_flight_.messages().awaits_own(call.message.tag)) {
+    throw ArgumentError("rank " + std::to_string(rank()) + " would wait for itself: it sends to itself with tag " +
+                        std::to_string(call.message.tag) +
+                        ", and no receive for that is posted; post one with async_op=True first, or send with it");
+  }
   if (async) {
     engine_->need_progress_thread();
   }
@@ -214,6 +235,64 @@ std::shared_ptr<Work> Communicator::post_message(const Call& call, bool async) {
   return work;
 }
 
+std::optional<Incoming> Communicator::probe(int source, int tag, double timeout_s) {
+  refuse_after_fork();
+  const std::lock_guard guard(engine_->lock());
+  act_on_report_before_call();
+  if (source != Message::kAny) {
+    preparation_.check_rank(source);
+  }
+  CallPreparation::check_tag(tag);
+  Messages& messages = in_flight_.messages();
+  const Messages::Probing probing(messages);
+  std::optional<Incoming> found;
+  bool may_come = true;
+  const auto look = [&] {
+    if (failed() || closed_) {
+      return true;
+    }
+    may_come = source == Message::kAny ? members_.any_other_is_there() : members_.is_there(source);
+    while (!may_come && messages.progress()) {  // what they sent before they left
+    }
+    found = messages.find(source, tag);
+    return found.has_value() || !may_come;
+  };
+  engine_->warm(*this);
+  if (timeout_s > 0) {
+    engine_->wait(look, timeout_s);
+  } else {
+    drive();  // once: wait() goes on while anything moves
+    look();
+    engine_->wake_waiters();
+  }
+  if (found) {
+    return found;
+  }
+  act_on_report_before_call();
+  if (!may_come) {
+    ErrorContext context;
+    context.rank = rank();
+    context.peer = source == Message::kAny ? -1 : source;
+    members_.name_process(context);
+    throw CollectivesError(ErrorKind::kPeer,
+                           members_.describe_self() + ", probe with tag " + std::to_string(tag) + ": " +
+                               (source == Message::kAny ? "all other ranks have" : members_.describe(source) + " has") +
+                               " left the group, so no message can come",
+                           context);
+  }
+  return std::nullopt;
+}
+
+const Algorithm* Communicator::algorithm_of(const Work& work) const {
+  const std::lock_guard guard(engine_->lock());
+  return work.plan->algorithm;
+}
+
+std::uint64_t Communicator::sequence_of(const Work& work) const {
+  const std::lock_guard guard(engine_->lock());
+  return work.sequence;
+}
+
 bool Communicator::wait(Work& work, double timeout_s) {
   if (!work.finished()) {
     refuse_after_fork();
@@ -237,12 +316,26 @@ void Communicator::finish_run(std::shared_ptr<Work> work) {
 
 bool Communicator::withdraw(Work& work) {
   const std::lock_guard guard(engine_->lock());
-  if (!work.finished() && work.streams[0]->peer_seen) {
+  if (!work.finished() && !work.streams.empty() && work.streams[0]->peer_seen) {
     return false;
   }
   failure_.finish(work, reports_.make(ErrorKind::kClosed, rank(),
                                       members_.describe_self() + " closed the communicator before this message came"));
   return true;
+}
+
+void Communicator::add_callback(const std::shared_ptr<Work>& work, Completion::Callback callback) {
+  refuse_after_fork();
+  const std::lock_guard guard(engine_->lock());
+  refuse_after_close();  // it may have waited for its callbacks already
+  engine_->completion().add(work, callbacks_, std::move(callback));
+}
+
+std::vector<std::shared_ptr<Work>> Communicator::with_callbacks() const {
+  const std::lock_guard guard(engine_->lock());
+  std::vector<std::shared_ptr<Work>> works = in_flight_.pending();
+  std::erase_if(works, [](const auto& work) { return work->callbacks.empty(); });
+  return works;
 }
 
 void Communicator::watch(Work& work) {
@@ -333,6 +426,10 @@ std::unique_ptr<CollectivesError> Communicator::failure() {
   const std::lock_guard guard(engine_->lock());
   engine_->watch_peers();
   check(Clock::now());
+  return known_failure();
+}
+
+std::unique_ptr<CollectivesError> Communicator::known_failure() {
   try {
     act_on_report_before_call();
   } catch (const CollectivesError& error) {
@@ -350,7 +447,7 @@ void Communicator::use_heap(std::size_t bytes) {
 std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
   std::map<std::string, std::int64_t> bytes;
   if (domain_ != nullptr) {
-    bytes[options_.mapped_transport] = in_flight_.mapped_bytes() + members_.bytes_over_mapped_links();
+    bytes[std::string(options_.within->name)] = in_flight_.mapped_bytes() + members_.bytes_over_mapped_links();
   }
   for (int r = 0; r < size(); ++r) {
     if (const Link* link = members_.process_link(r); link != nullptr) {
@@ -360,10 +457,15 @@ std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
   return bytes;
 }
 
-void Communicator::close() {
+bool Communicator::close(double timeout_s) {
   if (engine_->forked()) {
-    return;
+    return true;
   }
+  leave();
+  return engine_->completion().wait(*callbacks_, timeout_s);
+}
+
+void Communicator::leave() {
   Explanation* explanation = nullptr;
   {
     const std::lock_guard guard(engine_->lock());

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,10 +49,19 @@ class Communicator : public ListNode<Communicator> {
   // the communicator when it has failed; neither consumes a sequence number. The work runs as far as it can without
   // waiting.
   std::shared_ptr<Work> post(const Call& call, bool async);
+  // The same for a call that is the first of several. The work is over when the last of them is.
+  std::shared_ptr<Work> post(const Call& first, std::unique_ptr<Continuation> continuation, bool async);
   // The same for a message to, or from, call.message.peer.
   std::shared_ptr<Work> post_message(const Call& call, bool async);
+  // How the work runs and its number, which change where it continues.
+  const Algorithm* algorithm_of(const Work& work) const;
+  std::uint64_t sequence_of(const Work& work) const;
   // Waits until the work is finished and throws its error. False after timeout_s, where one is given (>= 0).
   bool wait(Work& work, double timeout_s);
+  // The first message with the tag that has come from rank `source`, or with Message::kAny from any, and that no
+  // receive takes; it stays there. Waits for one, for timeout_s at most (0: only looks). Throws what post_message()
+  // throws, and PeerError where no rank is left that could send one.
+  std::optional<Incoming> probe(int source, int tag, double timeout_s);
   // The message that was to be received is not wanted any more. False when it has begun to come.
   bool withdraw(Work& work);
   // The first part of a blocking collective: runs it on this thread, without allocation where an earlier one was like
@@ -59,6 +69,13 @@ class Communicator : public ListNode<Communicator> {
   // the work back with finish_run().
   bool run(const Call& call, std::shared_ptr<Work>& work);
   void finish_run(std::shared_ptr<Work> work);
+
+  // Calls back when the work of an asynchronous call is finished, which it may be already: on the engine's completion
+  // thread and without its lock. The callback may start calls, and must not block (see Completion::Ticket). close()
+  // waits until it has returned. Throws ClosedError after close().
+  void add_callback(const std::shared_ptr<Work>& work, Completion::Callback callback);
+  // The works in flight that have callbacks.
+  std::vector<std::shared_ptr<Work>> with_callbacks() const;
 
   // Throws ForkedError in a child of the process that made the communicator.
   // Before the lock is taken: at the time of the fork a thread that the child does not have may have held it.
@@ -68,8 +85,9 @@ class Communicator : public ListNode<Communicator> {
     }
   }
 
-  // Leaves the group in good order. Later calls raise ClosedError.
-  void close();
+  // Leaves the group in good order: ends what is in flight by an error, and waits for the callbacks of all works. Later
+  // calls raise ClosedError. False where callbacks have not returned after a timeout (>= 0); close() then waits again.
+  bool close(double timeout_s = -1);
   bool closed() const { return closed_; }
 
   // This many bytes of the own heap are in use by now.
@@ -85,11 +103,13 @@ class Communicator : public ListNode<Communicator> {
   void give_up(ErrorKind kind, const std::string& text);
   // Checks the other ranks. Why the communicator has failed, or was closed, where it has; nullptr otherwise.
   std::unique_ptr<CollectivesError> failure();
+  // The same without checking, under the lock of the engine.
+  std::unique_ptr<CollectivesError> known_failure();
 
   // Payload bytes that this rank has moved in operations of this communicator that are over, by transport.
   std::map<std::string, std::int64_t> bytes_by_transport() const;
 
-  // For the engine and for Shrinking, under the lock of the engine.
+  // For the engine, for Shrinking and for Meeting, under the lock of the engine.
   int idle_drives = 0;  // in a row that have found nothing in flight
   bool drive() { return driver_.drive(); }
   bool busy() const { return in_flight_.busy(); }
@@ -102,12 +122,15 @@ class Communicator : public ListNode<Communicator> {
   Report report(ErrorKind kind, int suspect, std::string text) const;
   bool failed() const { return failure_.failed(); }
   std::uint64_t completed() const { return in_flight_.completed(); }
+  // Throws when this communicator, or that of another rank, has failed, or it is closed.
+  void act_on_report_before_call();
 
  private:
   [[noreturn]] void throw_forked() const;
   void publish_caller();
+  void leave();
+  void refuse_after_close() const;
   void check_usable();
-  void act_on_report_before_call();
   bool usable() const { return !closed_ && !failure_.knows_of_failure(); }
   std::shared_ptr<Work>& prepared(const Call& call);
   void prepare(Work& work, const Call& call);
@@ -128,6 +151,7 @@ class Communicator : public ListNode<Communicator> {
   Driver driver_;
   FailureMonitor monitor_;
   Shrinking shrinking_{*this};
+  std::shared_ptr<Completion::Pending> callbacks_ = std::make_shared<Completion::Pending>();
   bool closed_ = false;
 };
 

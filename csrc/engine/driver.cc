@@ -35,10 +35,7 @@ bool Driver::drive_collectives() {
     const std::int64_t iteration = work->iteration;
     if (after_run(*work, in_flight_.executor().run(*work, spins))) {
       moved = true;
-      engine_.note_finished();
-      in_flight_.remove_active(work);
-      in_flight_.publish_completed();
-      in_flight_.start_queued();
+      start_others(work);
     } else {
       moved = moved || work->step != before || work->iteration != iteration;
       ++i;
@@ -47,14 +44,28 @@ bool Driver::drive_collectives() {
   return moved;
 }
 
+void Driver::start_others(const std::shared_ptr<Work>& over) {
+  if (over->finished()) {
+    engine_.note_finished();
+    in_flight_.remove_active(over);
+  } else {
+    in_flight_.add_next_call(over);
+  }
+  in_flight_.publish_completed();
+  in_flight_.start_queued();
+}
+
 bool Driver::after_run(Work& work, Progress progress) {
   switch (progress) {
     case Progress::kDone:
       if (!failure_.quiet(work) && failure_.must_fail(work)) {
         failure_.finish(work, *failure_.error());
+      } else if (work.continues) [[unlikely]] {
+        prepare_next_call(work);
       } else if (!work.finished()) {
         in_flight_.complete(work);
         in_flight_.publish_completed();
+        engine_.completion().hand_over(work.callbacks);
       }
       return true;
     case Progress::kMismatch:
@@ -67,6 +78,25 @@ bool Driver::after_run(Work& work, Progress progress) {
   return false;
 }
 
+void Driver::prepare_next_call(Work& work) {
+  in_flight_.end_call(work);
+  work.state.store(WorkState::kQueued, std::memory_order_relaxed);
+  Call call;
+  try {
+    if (!work.continuation->next(call)) {
+      in_flight_.ends_continuing(work);
+    }
+  } catch (const Disagreement& found) {
+    in_flight_.ends_continuing(work);
+    failure_.refuse(work, found);
+    return;
+  }
+  preparation_.prepare(work, call);
+  work.posted.reset();
+  work.warned = false;
+  in_flight_.number_again(work);
+}
+
 bool Driver::drive_messages() {
   Messages& messages = in_flight_.messages();
   bool moved = messages.progress();
@@ -77,12 +107,14 @@ bool Driver::drive_messages() {
 }
 
 bool Driver::step(const std::shared_ptr<Work>& work) {
-  const bool finished =
-      work->is_message() ? step_message(*work) : after_run(*work, in_flight_.executor().run(*work, 1));
-  if (finished) {
-    engine_.note_finished();
+  if (work->is_message()) {
+    return step_message(*work);
   }
-  return finished;
+  const bool over = after_run(*work, in_flight_.executor().run(*work, 1));
+  if (over) {
+    start_others(work);
+  }
+  return over;
 }
 
 bool Driver::step_message(Work& work) {
@@ -91,6 +123,7 @@ bool Driver::step_message(Work& work) {
       in_flight_.messages().end(work);
       engine_.recorder().done(work);
       work.state.store(WorkState::kDone, std::memory_order_release);
+      engine_.completion().hand_over(work.callbacks);
       engine_.note_finished();
       return true;
     case Progress::kMismatch:

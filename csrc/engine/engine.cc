@@ -85,6 +85,7 @@ Engine::~Engine() {
     // which its destructor would wait for.
     new (&thread_) std::thread;
     new (&thread_wake_) std::condition_variable;
+    completion_.leave_to_parent();
     for (Peer& peer : peers_) {
       [[maybe_unused]] Link* leaked = peer.link.release();  // its descriptor is closed already
     }

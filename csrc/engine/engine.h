@@ -16,7 +16,9 @@
 
 #include "core/intrusive_list.h"
 #include "core/lock.h"
+#include "engine/completion.h"
 #include "engine/failure/report.h"
+#include "engine/groups/board.h"
 #include "engine/work.h"
 #include "memory/host_memory.h"
 #include "recorder/recorder.h"
@@ -58,6 +60,7 @@ class Engine {
   std::vector<Peer>& peers() { return peers_; }
   const std::shared_ptr<HostMemory>& memory() const { return memory_; }
   Recorder& recorder() { return recorder_; }
+  Completion& completion() { return completion_; }
   // Which rank's failure has been explained last: as in ControlPage, where there is none.
   std::atomic<std::uint64_t>& explained() { return explained_; }
   // Looks at a flag this often before it does anything else. Small when ranks outnumber cores.
@@ -72,9 +75,13 @@ class Engine {
   std::uint32_t propose_number();
   bool claim_number(std::uint32_t number);
   void end_claim(std::uint32_t number);
-  // A number that no other rank ever comes to, for a communicator that is made without asking the others.
+  // A number that no other rank ever comes to, for a communicator that shrink() makes without asking the others.
   std::uint32_t own_number();
   static bool is_own_number(std::uint32_t number);
+  // Another one, for a group whose first member this rank is, and which its members make alone. They claim it, too.
+  std::uint32_t group_number();
+  // What ranks show each other to make such groups.
+  Board& board() { return board_; }
 
   void attach(Communicator* communicator);
   void detach(Communicator* communicator);
@@ -139,13 +146,16 @@ class Engine {
   std::uint32_t next_number_ = 1;                                                  // the world has 0
   std::uint32_t least_number_ = 1;                                                 // that has not been claimed
   std::uint32_t own_numbers_ = 0;                                                  // given out
+  std::uint32_t group_numbers_ = 0;                                                // the same
   std::map<std::uint32_t, std::map<int, std::vector<std::uint64_t>>> kept_notes_;  // by communicator and sender
   std::map<std::uint32_t, std::vector<std::pair<int, Report>>> claims_;            // the reports, with their senders
+  Board board_{*this};
   int sleepers_ = 0;
   std::uint64_t finished_ = 0;
   std::uint64_t announced_ = 0;  // of finished_, to the threads that sleep
   int owed_ = 0;                 // sleeping threads that have yet to wake by the last announcement
   std::atomic<int> waiters_{0};  // a hint, so relaxed
+  Completion completion_;
   std::thread thread_;
   std::mutex thread_mutex_;
   std::condition_variable thread_wake_;

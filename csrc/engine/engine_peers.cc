@@ -17,8 +17,10 @@ namespace collectives {
 
 namespace {
 
-// Numbers from here on are those of own_number().
+// Numbers from here on are those of own_number(), of group_number(), and none.
 constexpr std::uint32_t kOwnNumbers = std::uint32_t{1} << 29;
+constexpr std::uint32_t kGroupNumbers = std::uint32_t{3} << 28;
+constexpr std::uint32_t kEndOfNumbers = std::uint32_t{1} << 30;
 // Communicators about which reports are kept although this rank does not know them yet.
 constexpr std::size_t kMaxClaims = 1000;
 
@@ -118,6 +120,8 @@ void Engine::handle_link_events() {
       if (event.kind == LinkEvent::Kind::kControlMessage) {
         if (event.text.starts_with(Note::kMark)) {
           on_note(peer.rank, event.text);
+        } else if (event.text.starts_with(Board::kMark)) {
+          board_.receive(peer.rank, event.text);
         } else if (const Report report = Report::decode(event.text); report.readable()) {
           on_report(peer.rank, report);
         } else if (peer.state == Peer::State::kThere) {
@@ -146,7 +150,7 @@ std::uint32_t Engine::propose_number() {
 // The two highest bits are not part of the number.
 std::uint32_t Engine::own_number() {
   const auto size = static_cast<std::uint32_t>(peers_.size());
-  if (own_numbers_ >= kOwnNumbers / size) {
+  if (own_numbers_ >= (kGroupNumbers - kOwnNumbers) / size) {
     throw CollectivesError(
         ErrorKind::kGeneric,
         "this rank has called shrink() " + std::to_string(own_numbers_) + " times; start the job again",
@@ -155,9 +159,26 @@ std::uint32_t Engine::own_number() {
   return kOwnNumbers + own_numbers_++ * size + static_cast<std::uint32_t>(rank_);
 }
 
-bool Engine::is_own_number(std::uint32_t number) { return number >= kOwnNumbers; }
+bool Engine::is_own_number(std::uint32_t number) { return number >= kOwnNumbers && number < kGroupNumbers; }
+
+std::uint32_t Engine::group_number() {
+  const auto size = static_cast<std::uint32_t>(peers_.size());
+  if (group_numbers_ >= (kEndOfNumbers - kGroupNumbers) / size) {
+    throw CollectivesError(ErrorKind::kGeneric,
+                           "this rank has given numbers to " + std::to_string(group_numbers_) +
+                               " groups that their members made alone; start the job again",
+                           {rank_, -1, "", -1, "", -1});
+  }
+  return kGroupNumbers + group_numbers_++ * size + static_cast<std::uint32_t>(rank_);
+}
 
 bool Engine::claim_number(std::uint32_t number) {
+  if (number >= kGroupNumbers) {  // no other group ever has it
+    if (number < kEndOfNumbers) {
+      claims_[number];
+    }
+    return number < kEndOfNumbers;
+  }
   next_number_ = std::max(next_number_, number + 1);
   if (number < least_number_) {
     return false;

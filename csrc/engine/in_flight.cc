@@ -27,7 +27,7 @@ InFlight::InFlight(Engine& engine, const Domain* domain, const Members& members,
                 options.topology.crowded && domain != nullptr ? engine.memory().get() : nullptr, options.members,
                 members.readable()),
       slots_(domain, executor_),
-      messages_(options.id, rank_, members.message_links()) {
+      messages_(options.id, rank_, members.message_links(), engine.recorder()) {
   active_.reserve(kMaxActive + 1);  // a work that fails in the middle is added without an allocation
 }
 
@@ -41,6 +41,14 @@ std::vector<std::shared_ptr<Work>> InFlight::pending() const {
 void InFlight::start_queued() {
   while (!queued_.empty() && active_.size() < kMaxActive) {
     Work& work = *queued_.front();
+    if (!work.numbered) {
+      if (std::ranges::any_of(active_, [](const auto& w) { return w->continues; })) {
+        return;
+      }
+      number_again(work);
+      work.numbered = true;
+      --held_;
+    }
     const auto on_mapped_links = [&](const Work& w) { return domain_ != nullptr && w.plan->schedule.uses_links; };
     const bool links_in_use = on_mapped_links(work) && std::any_of(active_.begin(), active_.end(),
                                                                    [&](const auto& w) { return on_mapped_links(*w); });
@@ -51,6 +59,15 @@ void InFlight::start_queued() {
     active_.push_back(std::move(queued_.front()));
     queued_.pop_front();
   }
+}
+
+// Until it is numbered, it counts as the next one.
+void InFlight::hold(Work& work) {
+  work.record = 0;
+  work.state.store(WorkState::kQueued, std::memory_order_relaxed);
+  work.sequence = next_sequence_;
+  work.numbered = false;
+  ++held_;
 }
 
 void InFlight::remove_active(const std::shared_ptr<Work>& work) {
@@ -67,11 +84,12 @@ void InFlight::remove_finished() {
 void InFlight::remove_all() {
   active_.clear();
   queued_.clear();
+  held_ = 0;
 }
 
 void InFlight::clear(Work& work) {
   executor_.end(work);
-  if (work.is_packed && (work.plan->problem.collective != Collective::kReduce || work.plan->problem.root == rank_)) {
+  if (work.is_packed && work.plan->problem.has_output(rank_)) {
     unpack(work.result_span.data, work.output_spans);
   }
   if (!work.scaled.empty()) {
@@ -80,7 +98,7 @@ void InFlight::clear(Work& work) {
 }
 
 void InFlight::publish_completed() {
-  std::uint64_t lowest = queued_.empty() ? next_sequence_ : queued_.front()->sequence;
+  std::uint64_t lowest = queued_.empty() || !queued_.front()->numbered ? next_sequence_ : queued_.front()->sequence;
   for (const auto& work : active_) {
     if (!work->finished()) {
       lowest = std::min(lowest, work->sequence);
@@ -90,7 +108,10 @@ void InFlight::publish_completed() {
 }
 
 std::vector<int> InFlight::missing(const Work& work) const {
-  return work.is_message() ? std::vector<int>{work.message.peer} : executor_.missing(work);
+  if (!work.is_message()) {
+    return executor_.missing(work);
+  }
+  return work.message.peer == Message::kAny ? std::vector<int>{} : std::vector<int>{work.message.peer};
 }
 
 std::vector<int> InFlight::waits_for(const Work& work) const {

@@ -2,7 +2,8 @@
 // they are over.
 //
 // Collectives are numbered when they are posted and start in that order; several run at a time where their links and
-// slots allow it. Messages are beside them: see messages.h.
+// slots allow it. How many numbers a work takes that continues (continuation.h) is not known before its last call, so
+// until then no later work has a number, and none starts. Messages are beside them: see messages.h.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,11 @@ class InFlight {
   void number(Work& work) {
     work.posted.reset();
     work.warned = false;
-    number_again(work);
+    if (held_ > 0) [[unlikely]] {
+      hold(work);
+    } else {
+      number_again(work);
+    }
   }
   // The same of a work that ended without having been waited for.
   void number_again(Work& work) {
@@ -45,6 +50,21 @@ class InFlight {
     next_chunk_ += work.plan->schedule.chunks;
   }
   std::uint64_t next_sequence() const { return next_sequence_; }
+  // The work, which is posted now, continues.
+  void will_continue(Work& work) {
+    work.continues = true;
+    ++held_;
+  }
+  // Its last call is prepared, or there will be none.
+  void ends_continuing(Work& work) {
+    work.continues = false;
+    --held_;
+  }
+  // The next call of a work that continues, or did until now, is prepared: it starts before any other.
+  void add_next_call(const std::shared_ptr<Work>& work) {
+    remove_active(work);
+    queued_.push_front(work);
+  }
   // All collectives below this number are over on this rank.
   std::uint64_t completed() const { return executor_.completed; }
 
@@ -80,13 +100,16 @@ class InFlight {
   void remove_finished();
   void remove_all();
 
-  // The schedule of the work has been run to its end.
-  void complete(Work& work) {
+  // The schedule of the work has been run to its end, and the work is over or continues.
+  void end_call(Work& work) {
     if (!work.ends_at_once) [[unlikely]] {
       clear(work);
     }
     mapped_bytes_ += work.plan->mapped_bytes;
     engine_.recorder().done(work);
+  }
+  void complete(Work& work) {
+    end_call(work);
     work.state.store(WorkState::kDone, std::memory_order_release);
   }
   // Tells the other ranks up to where all collectives are over, so that they may overwrite what those have read.
@@ -99,7 +122,7 @@ class InFlight {
     }
   }
 
-  // The ranks that a work which has started waits for.
+  // The ranks that a work which has started waits for; none where it is a receive from any rank.
   std::vector<int> missing(const Work& work) const;
   // The ranks that keep a work from going on, whether it has started or not.
   std::vector<int> waits_for(const Work& work) const;
@@ -116,6 +139,7 @@ class InFlight {
   static constexpr std::size_t kMaxActive = 8;
 
   void clear(Work& work);
+  void hold(Work& work);
 
   Engine& engine_;
   const Domain* domain_;
@@ -129,6 +153,7 @@ class InFlight {
   std::vector<std::shared_ptr<Work>> active_;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t next_chunk_ = 0;
+  std::size_t held_ = 0;  // works that continue, and those behind them that have no number yet
   std::int64_t mapped_bytes_ = 0;
 };
 

@@ -5,9 +5,13 @@
 #include <algorithm>
 
 #include "engine/failure/words.h"
-#include "transports/transport.h"
 
 namespace collectives {
+
+CostModel CommunicatorOptions::costs() const {
+  const auto cost = [](const Transport* transport) { return transport != nullptr ? transport->cost : LinkCost(); };
+  return CostModel::of(topology, cost(within), cost(between));
+}
 
 Members::Members(Engine& engine, const Domain* domain, const CommunicatorOptions& options)
     : engine_(engine),
@@ -16,13 +20,20 @@ Members::Members(Engine& engine, const Domain* domain, const CommunicatorOptions
       mapped_links_(options.topology.size),
       mail_links_(options.topology.size),
       left_(options.topology.size) {
-  const Transport* mapped = domain_ != nullptr ? &find_transport(options_.mapped_transport) : nullptr;
   for (int r = 0; r < size(); ++r) {
     if (r != rank() && maps(r)) {
-      mapped_links_[r] = mapped->over_domain(*domain_, r);
-      mail_links_[r] = mapped->mail_over_domain(*domain_, r);
+      mapped_links_[r] = options_.within->over_domain(*domain_, r);
+      mail_links_[r] = options_.within->mail_over_domain(*domain_, r);
     }
   }
+}
+
+bool Members::any_other_is_there() const {
+  bool found = size() == 1;
+  for (int r = 0; r < size() && !found; ++r) {
+    found = r != rank() && is_there(r);
+  }
+  return found;
 }
 
 int Members::member_of(int world_rank) const {

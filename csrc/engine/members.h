@@ -14,6 +14,8 @@
 #include "engine/engine.h"
 #include "engine/executor/reading.h"
 #include "memory/domain.h"
+#include "schedule/algorithm.h"
+#include "transports/transport.h"
 
 namespace collectives {
 
@@ -21,11 +23,15 @@ struct CommunicatorOptions {
   std::uint32_t id = 0;      // the same on all members; the world has 0. Below 2^30
   std::vector<int> members;  // the rank in the world of each member; empty: the world itself
   Topology topology;
-  std::string mapped_transport = "shm";
-  bool threads = false;  // other ranks may be threads of this process
+  const Transport* within = nullptr;   // of ranks that share memory; nullptr: none does
+  const Transport* between = nullptr;  // of the others; nullptr: there are none
+  bool threads = false;                // other ranks may be threads of this process
   double timeout_s = 600;
   double warn_s = 60;
   bool compare_shapes = true;  // of all_reduce, reduce and broadcast, not only lengths
+
+  // What the ranks' calls cost, by the word of their transports.
+  CostModel costs() const;
 };
 
 class Members {
@@ -62,6 +68,8 @@ class Members {
   // A member that shares no memory with this rank has said that it left.
   void set_left(int member) { left_[member] = true; }
   bool is_there(int member) const { return !has_left(member) && peer(member).state == Peer::State::kThere; }
+  // Whether any rank that this one could hear of is left: another, or in a group of one rank itself.
+  bool any_other_is_there() const;
 
   // "rank 1 (world rank 3, host a, pid 17)".
   std::string describe(int member) const;
@@ -73,7 +81,7 @@ class Members {
   // Fills in the host and the process of context.peer.
   void name_process(ErrorContext& context) const;
   // Whether all members are threads of this process.
-  bool in_one_process() const { return options_.mapped_transport == "local"; }
+  bool in_one_process() const { return options_.within != nullptr && options_.within->reach == Reach::kProcess; }
   // The number of the thread that has made the member's last call, as its kernel counts threads; -1: not known.
   int thread_of(int member) const;
 

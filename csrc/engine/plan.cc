@@ -171,6 +171,9 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   if (reduces(problem.collective)) {
     plan->reduce = reducer.kernel(problem.dtype, problem.op, false);
     plan->reduce_finish = reducer.kernel(problem.dtype, problem.op, true);
+    if (is_prefix(problem.collective) && problem.op == Op::kAvg) {
+      throw ArgumentTypeError(std::string(name(problem.collective)) + " has no average");
+    }
     if (plan->reduce == nullptr || plan->reduce_finish == nullptr) {
       throw ArgumentTypeError("op " + std::string(name(problem.op)) + " has no meaning for dtype " +
                               std::string(name(problem.dtype)));
@@ -208,8 +211,7 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   return plan;
 }
 
-const Algorithm& select(const Problem& problem, const Topology& topology, bool deterministic) {
-  const CostModel model = CostModel::of(topology);
+const Algorithm& select(const Problem& problem, const Topology& topology, const CostModel& model, bool deterministic) {
   const Algorithm* best = nullptr;
   double best_cost = std::numeric_limits<double>::infinity();
   for (const Algorithm& algorithm : algorithms()) {

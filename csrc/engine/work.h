@@ -14,7 +14,10 @@
 
 #include "core/buffer.h"
 #include "core/error.h"
+#include "core/intrusive_list.h"
 #include "core/shapes.h"
+#include "engine/completion.h"
+#include "engine/continuation.h"
 #include "engine/plan.h"
 #include "recorder/recorder.h"
 #include "transports/transport.h"
@@ -25,7 +28,10 @@ using Clock = std::chrono::steady_clock;
 
 // A message that is no part of a collective.
 struct Message {
-  int peer = -1;  // -1: the work is a collective
+  static constexpr int kNone = -1;  // the work is a collective
+  static constexpr int kAny = -2;   // a receive from any rank, which has no message yet
+
+  int peer = kNone;
   int tag = 0;
   bool sending = false;
 };
@@ -93,7 +99,10 @@ struct CallKey {
   bool operator==(const CallKey&) const = default;
 };
 
-struct Work : Recording {
+// A receive that waits for its turn stands in a list of them: see unmatched_receives.h.
+struct Unmatched;
+
+struct Work : Recording, ListNode<Work, Unmatched> {
   // Set by the communicator when the call is posted.
   std::shared_ptr<Plan> plan;
   std::uint64_t base = 0;  // number of the first chunk
@@ -117,6 +126,10 @@ struct Work : Recording {
   double divisor = 1;
   double timeout_s = 0;
   std::string name;
+  // More calls follow this one before the work is over: see continuation.h, which also keeps their memory.
+  std::unique_ptr<Continuation> continuation;
+  bool continues = false;
+  bool numbered = true;                     // false: it waits for a number, since such a work comes before it
   std::optional<Clock::time_point> posted;  // the clock is read when a thread first has to wait
   bool warned = false;
 
@@ -152,6 +165,8 @@ struct Work : Recording {
   // that sees it sees the results and `error`, too.
   std::atomic<WorkState> state{WorkState::kQueued};
   std::unique_ptr<CollectivesError> error;  // when failed
+  // Of asynchronous calls only. Under the engine's lock; none once they are handed over.
+  std::list<WorkCallback> callbacks;
 
   // To be called after input or output have changed.
   void find_arrays() {
@@ -159,7 +174,7 @@ struct Work : Recording {
     base_of(Region::kOutput) = reinterpret_cast<std::uintptr_t>(output.spans[0].data);
   }
   std::uintptr_t& base_of(Region region) { return bases[static_cast<std::size_t>(region)]; }
-  bool is_message() const { return message.peer >= 0; }
+  bool is_message() const { return message.peer != Message::kNone; }
   bool finished() const {
     const WorkState s = state.load(std::memory_order_acquire);
     return s == WorkState::kDone || s == WorkState::kFailed;

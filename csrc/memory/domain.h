@@ -14,7 +14,7 @@
 //                 before, to memory of its own or of others, is then visible to them. No stronger order is needed,
 //                 since ranks wait for values that stay: to see two of these words out of order only costs a delay.
 //   notice        the same, but set once, or written again for readers that check that what they read is complete:
-//                 `aborted`, `left`, `report_bytes`; `caller`, `explained`; `notes` under `note_version`.
+//                 `aborted`, `left`, `report_bytes`; `caller`, `explained`; `copies` under `edition`.
 //   count         read for a decision that may be late, and protects no other memory: `taken`, `core`. Relaxed.
 //   sleeper flag  `sleeping`, see Domain::wake.
 #pragma once
@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/signature.h"
@@ -36,6 +37,8 @@ inline constexpr int kFifoCells = 4;
 inline constexpr std::int64_t kFifoCellBytes = 64 << 10;
 inline constexpr std::size_t kReportBytes = 8 << 10;
 inline constexpr std::size_t kNoteWords = 512;
+inline constexpr std::size_t kBoardWords = 6;
+inline constexpr int kBoardLines = 32;
 
 // Payload first, the word that publishes it last; one line, so a small collective costs one transfer between caches.
 struct alignas(kCacheLine) HeaderLine {
@@ -78,6 +81,38 @@ struct alignas(kCacheLine) AckLine {
   std::atomic<std::uint64_t> opened;  // mail: messages begun by the writer that the reader has opened; a count
 };
 
+// Words that one rank publishes, and publishes again when they have changed. Edition e lies in copies[e % 2], so a rank
+// that is killed while it writes leaves the one before.
+template <std::size_t kWords>
+struct alignas(kCacheLine) PublishedWords {
+  std::atomic<std::uint64_t> edition;  // 0: there are none yet
+  std::atomic<std::uint64_t> copies[2][kWords];
+
+  // For the owner; at most kWords.
+  void publish(const std::vector<std::uint64_t>& words) {
+    const std::uint64_t next = edition.load(std::memory_order_relaxed) + 1;
+    // Release: a rank that reads a word of this edition in place of the one before the last sees that there is another.
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      copies[next % 2][i].store(words[i], std::memory_order_release);
+    }
+    edition.store(next, std::memory_order_release);
+  }
+
+  // The first `count` words and their edition, 0 and none when there are none.
+  std::pair<std::uint64_t, std::vector<std::uint64_t>> read(std::size_t count) const {
+    for (;;) {
+      const std::uint64_t current = edition.load(std::memory_order_acquire);
+      std::vector<std::uint64_t> words;
+      for (std::size_t i = 0; i < count && current != 0; ++i) {
+        words.push_back(copies[current % 2][i].load(std::memory_order_acquire));
+      }
+      if (edition.load(std::memory_order_relaxed) == current) {
+        return {current, std::move(words)};
+      }
+    }
+  }
+};
+
 struct ControlPage {
   // All collectives numbered below this are complete on this rank. A publication: their lines and slots may be written.
   alignas(kCacheLine) std::atomic<std::uint64_t> completed;
@@ -105,10 +140,11 @@ struct ControlPage {
   // Why the owner failed, valid once report_bytes is not 0. A notice.
   alignas(kCacheLine) std::atomic<std::uint32_t> report_bytes;
   char report[kReportBytes];
-  // What the owner publishes while the communicator shrinks (engine/groups/note.h): note v lies in notes[v % 2], so a
-  // rank that is killed while it writes leaves the one before.
-  alignas(kCacheLine) std::atomic<std::uint64_t> note_version;
-  std::atomic<std::uint64_t> notes[2][kNoteWords];
+  // What the owner publishes while the communicator shrinks: engine/groups/note.h.
+  PublishedWords<kNoteWords> note;
+  // In the segments of the world only: the groups that the owner makes by their members alone. See
+  // engine/groups/board.h.
+  PublishedWords<kBoardWords> board[kBoardLines];
 };
 
 // Two rings of cells from each rank to each other.

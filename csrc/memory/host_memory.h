@@ -51,6 +51,11 @@ class HostMemory {
   // Whether a segment of this size can lie there, and is the one of this communicator.
   bool is_segment(int world_rank, std::size_t offset, std::size_t bytes, std::uint32_t communicator) const;
 
+  // Whether this rank can address the memory of that rank of the world.
+  bool maps(int world_rank) const { return bases_[world_rank] != nullptr; }
+  // A line of the board of a rank (engine/groups/board.h) that is mapped.
+  PublishedWords<kBoardWords>& board(int world_rank, int line) const { return control(world_rank).board[line]; }
+
   // Makes a part of the own segment private for good, or until the part of the arena that it lies in is used again, so
   // that what peers write that were given up is never read. False when the system refuses.
   bool isolate(const std::byte* data, std::size_t bytes);

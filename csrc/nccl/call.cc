@@ -224,6 +224,9 @@ NcclResult issue_nccl_call(const NcclApi& api, const NcclCall& call, const NcclR
       return issue.gather();
     case Collective::kScatter:
       return issue.scatter();
+    case Collective::kScan:
+    case Collective::kExscan:
+      break;  // NCCL has none
   }
   return kNcclInternalError;
 }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "core/distribution.h"
 #include "core/environment.h"
 #include "core/error.h"
 
@@ -13,7 +14,8 @@ namespace collectives {
 namespace {
 
 constexpr const char* kSoname = "libnccl.so.2";
-constexpr const char* kInstall = "pip install 'collectives[nccl]' (or nvidia-nccl-cu12 beside a driver for CUDA 12)";
+constexpr const char* kInstall =
+    "pip install '" COLLECTIVES_DISTRIBUTION "[nccl]' (or nvidia-nccl-cu12 beside a driver for CUDA 12)";
 
 std::string dl_error() {
   const char* text = dlerror();

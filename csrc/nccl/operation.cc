@@ -12,39 +12,8 @@ constexpr const char* kElsewhere =
     "; start the job with transport=\"auto\" and give this call arrays in host memory, or reduce as another dtype";
 
 std::optional<NcclDataType> data_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return kNcclFloat16;
-    case DType::kBFloat16:
-      return kNcclBfloat16;
-    case DType::kFloat32:
-    case DType::kComplex64:
-      return kNcclFloat32;
-    case DType::kFloat64:
-    case DType::kComplex128:
-      return kNcclFloat64;
-    case DType::kInt8:
-      return kNcclInt8;
-    case DType::kInt32:
-      return kNcclInt32;
-    case DType::kInt64:
-      return kNcclInt64;
-    case DType::kUInt8:
-    case DType::kBool:
-      return kNcclUint8;
-    case DType::kUInt32:
-      return kNcclUint32;
-    case DType::kUInt64:
-      return kNcclUint64;
-    case DType::kFloat8E4M3FN:
-      return kNcclFloat8E4M3;
-    case DType::kFloat8E5M2:
-      return kNcclFloat8E5M2;
-    case DType::kInt16:
-    case DType::kUInt16:
-      break;
-  }
-  return std::nullopt;
+  const int type = facts(dtype).nccl;
+  return type == kNcclLacks ? std::nullopt : std::optional(static_cast<NcclDataType>(type));
 }
 
 // NCCL has no bool. Its values are bytes 0 and 1, for which these operations of uint8 give the same.
@@ -65,24 +34,9 @@ std::optional<NcclRedOp> bool_op(Op op) {
 }
 
 std::optional<NcclRedOp> red_op(Op op) {
-  switch (op) {
-    case Op::kSum:
-    case Op::kPremulSum:
-      return kNcclSum;
-    case Op::kAvg:
-      return kNcclAvg;
-    case Op::kProd:
-      return kNcclProd;
-    case Op::kMin:
-      return kNcclMin;
-    case Op::kMax:
-      return kNcclMax;
-    default:
-      return std::nullopt;
-  }
+  const int number = facts(op).nccl;
+  return number == kNcclLacks ? std::nullopt : std::optional(static_cast<NcclRedOp>(number));
 }
-
-bool is_complex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
 
 }  // namespace
 
@@ -99,7 +53,7 @@ std::string nccl_lacks(Collective collective, Op op, DType dtype, int version) {
     return version_text + " has no " + std::string(name(op)) + " of " + what +
            "; give this call arrays in host memory, or sums";
   }
-  const bool eight = dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2;
+  const bool eight = is_narrow(dtype) && size_of(dtype) == 1;
   if (eight && version < kNcclFloat8Version) {
     return version_text + " has no " + what + "; " + nccl_version_text(kNcclFloat8Version) + " and later have it" +
            kElsewhere + ", such as float16";

@@ -57,8 +57,8 @@ struct Recorded {
   Collective collective = Collective::kBarrier;
   Op op = Op::kSum;
   DType dtype = DType::kFloat32;
-  bool sending = false;  // messages
-  std::int32_t peer = -1;
+  bool sending = false;    // messages
+  std::int32_t peer = -1;  // of a message; below 0 while it is not known
   std::int32_t tag = 0;
   std::int32_t root = 0;
   std::uint32_t tensors = 0;

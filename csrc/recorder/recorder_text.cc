@@ -73,7 +73,7 @@ void write_entry(const Recorded& r, const CounterClock& clock, TextWriter& out) 
   word("collective", r.is_message() ? (r.sending ? "send" : "recv") : name(r.collective), true);
   word("op", name(r.op), reduces(r.collective));
   number("root", r.root, has_root(r.collective));
-  number("peer", r.peer, r.is_message());
+  number("peer", r.peer, r.is_message() && r.peer >= 0);
   number("tag", r.tag, r.is_message());
   word("dtype", name(r.dtype), data);
   number("elements", data ? r.elements() : 0, true);

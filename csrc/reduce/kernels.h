@@ -181,46 +181,6 @@ ReduceFunction bool_kernel(Op op) {
   return nullptr;
 }
 
-ReduceFunction kernel(DType dtype, Op op, bool finish) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return floating_kernel<Float16, std::uint16_t, 0x7fff, 0x3c00>(op, finish);
-    case DType::kBFloat16:
-      return floating_kernel<BFloat16, std::uint16_t, 0x7fff, 0x3f80>(op, finish);
-    case DType::kFloat32:
-      return floating_kernel<Plain<float>, std::uint32_t, 0x7fffffff, 0x3f800000>(op, finish);
-    case DType::kFloat64:
-      return floating_kernel<Plain<double>, std::uint64_t, 0x7fffffffffffffff, 0x3ff0000000000000>(op, finish);
-    case DType::kInt8:
-      return integer_kernel<std::uint8_t, std::int8_t>(op);
-    case DType::kInt16:
-      return integer_kernel<std::uint16_t, std::int16_t>(op);
-    case DType::kInt32:
-      return integer_kernel<std::uint32_t, std::int32_t>(op);
-    case DType::kInt64:
-      return integer_kernel<std::uint64_t, std::int64_t>(op);
-    case DType::kUInt8:
-      return integer_kernel<std::uint8_t, std::uint8_t>(op);
-    case DType::kUInt16:
-      return integer_kernel<std::uint16_t, std::uint16_t>(op);
-    case DType::kUInt32:
-      return integer_kernel<std::uint32_t, std::uint32_t>(op);
-    case DType::kUInt64:
-      return integer_kernel<std::uint64_t, std::uint64_t>(op);
-    case DType::kBool:
-      return bool_kernel(op);
-    case DType::kComplex64:
-      return complex_kernel<float>(op, finish);
-    case DType::kComplex128:
-      return complex_kernel<double>(op, finish);
-    case DType::kFloat8E4M3FN:
-      return float8_kernel<Float8E4M3FN, 0x38>(op, finish);
-    case DType::kFloat8E5M2:
-      return float8_kernel<Float8E5M2, 0x3c>(op, finish);
-  }
-  return nullptr;
-}
-
 template <class Element, std::size_t kParts = 1>
 void scale_elements(void* destination, const void* source, std::size_t count, double factor) {
   // Conversions count on NaNs without a payload.
@@ -228,27 +188,82 @@ void scale_elements(void* destination, const void* source, std::size_t count, do
   fixed<Element, Element, Scale, true, 1, 1>(&destination, &source, 0, 0, kParts * count, operand);
 }
 
+// The kernels of a kind of elements: to combine by an op, and to multiply by a factor.
+template <class Element, class U, U kMagnitude, U kOne>
+struct Floating {
+  static ReduceFunction reduction(Op op, bool finish) {
+    return floating_kernel<Element, U, kMagnitude, kOne>(op, finish);
+  }
+  static ScaleFunction scaling() { return scale_elements<Element>; }
+};
+
+template <class Element, std::uint8_t kOne>
+struct EightBits {
+  static ReduceFunction reduction(Op op, bool finish) { return float8_kernel<Element, kOne>(op, finish); }
+  static ScaleFunction scaling() { return scale_elements<Element>; }
+};
+
+template <class T>
+struct Complex {
+  static ReduceFunction reduction(Op op, bool finish) { return complex_kernel<T>(op, finish); }
+  static ScaleFunction scaling() { return scale_elements<Plain<T>, 2>; }
+};
+
+template <class Wrapping, class Ordered>
+struct Integer {
+  static ReduceFunction reduction(Op op, bool /*finish*/) { return integer_kernel<Wrapping, Ordered>(op); }
+  static ScaleFunction scaling() { return nullptr; }
+};
+
+struct Boolean {
+  static ReduceFunction reduction(Op op, bool /*finish*/) { return bool_kernel(op); }
+  static ScaleFunction scaling() { return nullptr; }
+};
+
+// Those of each row of core/dtypes.h.
+template <DType kDType>
+struct KernelsOf;
+// clang-format off
+template <> struct KernelsOf<DType::kFloat16> : Floating<Float16, std::uint16_t, 0x7fff, 0x3c00> {};
+template <> struct KernelsOf<DType::kBFloat16> : Floating<BFloat16, std::uint16_t, 0x7fff, 0x3f80> {};
+template <> struct KernelsOf<DType::kFloat32> : Floating<Plain<float>, std::uint32_t, 0x7fffffff, 0x3f800000> {};
+template <> struct KernelsOf<DType::kFloat64>
+    : Floating<Plain<double>, std::uint64_t, 0x7fffffffffffffff, 0x3ff0000000000000> {};
+template <> struct KernelsOf<DType::kInt8> : Integer<std::uint8_t, std::int8_t> {};
+template <> struct KernelsOf<DType::kInt16> : Integer<std::uint16_t, std::int16_t> {};
+template <> struct KernelsOf<DType::kInt32> : Integer<std::uint32_t, std::int32_t> {};
+template <> struct KernelsOf<DType::kInt64> : Integer<std::uint64_t, std::int64_t> {};
+template <> struct KernelsOf<DType::kUInt8> : Integer<std::uint8_t, std::uint8_t> {};
+template <> struct KernelsOf<DType::kUInt16> : Integer<std::uint16_t, std::uint16_t> {};
+template <> struct KernelsOf<DType::kUInt32> : Integer<std::uint32_t, std::uint32_t> {};
+template <> struct KernelsOf<DType::kUInt64> : Integer<std::uint64_t, std::uint64_t> {};
+template <> struct KernelsOf<DType::kBool> : Boolean {};
+template <> struct KernelsOf<DType::kComplex64> : Complex<float> {};
+template <> struct KernelsOf<DType::kComplex128> : Complex<double> {};
+template <> struct KernelsOf<DType::kFloat8E4M3FN> : EightBits<Float8E4M3FN, 0x38> {};
+template <> struct KernelsOf<DType::kFloat8E5M2> : EightBits<Float8E5M2, 0x3c> {};
+// clang-format on
+
+ReduceFunction kernel(DType dtype, Op op, bool finish) {
+  switch (dtype) {
+#define COLLECTIVES_CASE(enumerator, ...) \
+  case DType::enumerator:                 \
+    return KernelsOf<DType::enumerator>::reduction(op, finish);
+    COLLECTIVES_DTYPES(COLLECTIVES_CASE)
+#undef COLLECTIVES_CASE
+  }
+  return nullptr;
+}
+
 ScaleFunction scale(DType dtype) {
   switch (dtype) {
-    case DType::kFloat16:
-      return scale_elements<Float16>;
-    case DType::kBFloat16:
-      return scale_elements<BFloat16>;
-    case DType::kFloat32:
-      return scale_elements<Plain<float>>;
-    case DType::kFloat64:
-      return scale_elements<Plain<double>>;
-    case DType::kComplex64:
-      return scale_elements<Plain<float>, 2>;
-    case DType::kComplex128:
-      return scale_elements<Plain<double>, 2>;
-    case DType::kFloat8E4M3FN:
-      return scale_elements<Float8E4M3FN>;
-    case DType::kFloat8E5M2:
-      return scale_elements<Float8E5M2>;
-    default:
-      return nullptr;
+#define COLLECTIVES_CASE(enumerator, ...) \
+  case DType::enumerator:                 \
+    return KernelsOf<DType::enumerator>::scaling();
+    COLLECTIVES_DTYPES(COLLECTIVES_CASE)
+#undef COLLECTIVES_CASE
   }
+  return nullptr;
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ std::vector<Algorithm> sorted() {
 // What every algorithm comes down to in a group of one.
 Schedule alone(const Problem& problem) {
   ScheduleBuilder b;
+  if (problem.collective == Collective::kExscan) {
+    return b.build();
+  }
   if (reduces(problem.collective)) {
     b.reduce({input(0)}, {output(0)}, problem.bytes(), true);
   } else if (problem.collective != Collective::kBarrier) {
@@ -132,8 +135,10 @@ bool Problem::even() const {
   });
 }
 
-CostModel CostModel::of(const Topology& topology) {
+CostModel CostModel::of(const Topology& topology, LinkCost mapped, LinkCost message) {
   CostModel model;
+  model.mapped = mapped;
+  model.message = message;
   if (topology.crowded) {
     // As measured with 4 ranks on 2 cores.
     model.mapped = {3.5, 7500};

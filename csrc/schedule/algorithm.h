@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/link_cost.h"
 #include "core/topology.h"
 #include "core/types.h"
 #include "schedule/schedule.h"
@@ -32,30 +33,30 @@ struct Problem {
   std::int64_t part_bytes(int from, int to, int size) const;
   std::int64_t input_offset(int from, int to, int size) const;
   std::int64_t output_offset(int from, int to, int size) const;
+  // Whether a rank gets a result, in vector collectives perhaps an empty one.
+  bool has_output(int rank) const {
+    return collective == Collective::kReduce ? rank == root : collective != Collective::kExscan || rank > 0;
+  }
   // All parts that are not empty have the same length.
   bool even() const;
 };
 
-// Latency in microseconds and bandwidth in bytes per microsecond, for the cost functions.
-struct LinkCost {
-  double latency_us = 0;
-  double bytes_per_us = 1;
-};
-// As measured between two cores that share a cache (docs/lab/index.md).
+// Of memory: as measured between two cores that share a cache (docs/lab/index.md).
 struct CostModel {
-  LinkCost mapped{0.15, 25000};         // lines that migrate between two ranks
+  LinkCost mapped;                      // lines that migrate between two ranks
   double shared_bytes_per_us = 12500;   // lines that one rank writes again and again and others read
   double swapped_bytes_per_us = 18400;  // lines of bounce buffers that two ranks swap, see swapped()
-  LinkCost message{6.0, 4000};          // TCP
+  LinkCost message;                     // between ranks that share no memory
   double copy_bytes_per_us = 40000;
-  // The model for these ranks.
-  static CostModel of(const Topology& topology);
+  // The model for these ranks. mapped, message: as the transports say.
+  static CostModel of(const Topology& topology, LinkCost mapped, LinkCost message);
   // The links of an algorithm in which all ranks talk to each other: the ranks of a host share its network.
   LinkCost slowest(const Topology& topology) const;
 };
 
 // Canonical: values are combined along one binary tree over rank numbers, with float32 partials for halves, whatever
-// the size, fusion or transport. Fixed: the order is fixed by the schedule, so runs repeat, but it depends on the size.
+// the size, fusion or transport; in scan and exscan from rank 0 upwards, see prefix.h. Fixed: the order is fixed by the
+// schedule, so runs repeat, but it depends on the size.
 enum class Determinism : std::uint8_t { kCanonical, kFixed };
 
 struct Algorithm {

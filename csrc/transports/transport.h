@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include "core/buffer.h"
 #include "core/intrusive_list.h"
+#include "core/link_cost.h"
 #include "core/signature.h"
 #include "reduce/reducer.h"
 
@@ -113,6 +116,15 @@ struct SendRecv {
   std::int64_t bytes = 0;
 };
 
+// A message that the peer has begun and that this rank has not opened.
+struct Arrival {
+  Signature signature;      // the peer's
+  std::uint64_t order = 0;  // what arrives later, over whichever link of this process, has a higher number
+};
+
+// The `order` of what arrives now.
+std::uint64_t next_arrival();
+
 // What a link reports to the engine besides data.
 struct LinkEvent {
   enum class Kind : std::uint8_t { kNone, kClosed, kFailed, kControlMessage };
@@ -125,7 +137,7 @@ struct LinkEvent {
 class Link {
  public:
   virtual ~Link() = default;
-  virtual std::string_view transport() const = 0;  // "tcp", "shm", "local"
+  virtual std::string_view transport() const = 0;  // its name
   // Registers a stream; bytes that arrived for it before are delivered to it.
   virtual void open(Stream& stream) = 0;
   virtual void close(Stream& stream) = 0;
@@ -140,6 +152,10 @@ class Link {
   // This rank takes no further part in the communicator: what came for streams that it has not opened is dropped, and
   // so is what still comes. Streams of it that are open are closed as usual; none is opened again.
   virtual void forget(std::uint32_t /*communicator*/) {}
+  // What has come of a message that this rank has not opened, by the name that it would be opened by.
+  virtual std::optional<Arrival> arrival(const StreamKey& /*key*/) const { return std::nullopt; }
+  // From now on appends the names of such messages of the communicator as they begin; nullptr: no longer.
+  virtual void listen(std::uint32_t /*communicator*/, std::vector<StreamKey>* /*begun*/) {}
   // Moves what can be moved without blocking; true when anything moved.
   virtual bool progress() = 0;
   // Sends a failure report, a good-bye of one communicator or a note of shrink() (best effort, no blocking); it reaches
@@ -158,26 +174,38 @@ class Link {
 
 class Domain;
 
-// A transport: how two ranks exchange data. Mapped transports also let them address each other's memory.
+// How far apart the ranks are that a transport connects: threads of one process, processes of one host, any.
+enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };
+
+std::string_view name(Reach reach);  // "process", "host", "network"
+
+// A transport: how two ranks exchange data. Those within a process or a host are mapped: they let ranks address each
+// other's memory, too. One that reaches over a network has links only.
 struct Transport {
-  std::string_view name;  // "local", "shm", "tcp"
+  std::string_view name;
   std::string_view description;
+  Reach reach;
+  LinkCost cost;            // as the cost functions of algorithms count with it
   std::string_view memory;  // mapped transports: the memory kind (memory/memory.h) that segments are made of
   // Mapped transports: a link over the fifos of a domain.
   std::unique_ptr<Link> (*over_domain)(const Domain& domain, int peer);
   // Mapped transports: a link over the mail fifos of a domain, for messages that are no part of a collective.
   std::unique_ptr<Link> (*mail_over_domain)(const Domain& domain, int peer);
-  // Message transports: a link over a connected, authenticated stream socket, which it takes over.
-  std::unique_ptr<Link> (*over_socket)(int descriptor, int peer);
+  // The others: makes the endpoint of this rank, and returns the link. The start of the job has connected the ranks by
+  // a stream socket, authenticated and, where the job wants it, encrypted. The link takes it over: to carry the data,
+  // or to tell the peer where an endpoint of another kind is. Does not wait for the peer, which may come here much
+  // later.
+  std::unique_ptr<Link> (*connect)(int socket, int peer);
 };
 
 struct RegisterTransport {
   explicit RegisterTransport(const Transport& transport);
 };
 
-const std::vector<Transport>& transports();
+// By reach, then by latency, bandwidth and name: the same order in every process of one build.
+const std::list<Transport>& transports();
 
-// The transport of that name; ArgumentError with the list of names when this build has none.
-const Transport& find_transport(std::string_view name);
+// The transport for ranks that are so far apart: the one of that name if it is for these, else the first.
+const Transport& find_transport(Reach reach, std::string_view name = {});
 
 }  // namespace collectives

@@ -9,6 +9,18 @@
 namespace collectives::verification {
 namespace {
 
+// Of how many ranks, from rank 0 on, the output of rank r combines the contributions.
+int contributing(const World& world, int r) {
+  switch (world.problem.collective) {
+    case Collective::kScan:
+      return r + 1;
+    case Collective::kExscan:
+      return r;
+    default:
+      return world.n;
+  }
+}
+
 // Checks one piece of an output: whose contributions it must combine, and which of their bytes.
 void check_piece(World& world, int r, const Piece& piece, const std::string& where, bool* canonical) {
   const bool sums = reduces(world.problem.collective);
@@ -27,16 +39,23 @@ void check_piece(World& world, int r, const Piece& piece, const std::string& whe
     }
     shift = world.problem.input_offset(from, r, world.n) - world.problem.output_offset(from, r, world.n);
   }
-  if (piece.end > end || !(sums ? world.values.complete(piece.value) : piece.value == world.values.leaf(from))) {
+  const int ranks = contributing(world, r);
+  const bool prefix = is_prefix(world.problem.collective);
+  if (piece.end > end ||
+      !(sums ? world.values.is_prefix(piece.value, ranks) : piece.value == world.values.leaf(from))) {
     throw Violation{where};
   }
   if (piece.shift != shift) {
     throw Violation{where + ", but of other elements (shifted by " + std::to_string(piece.shift - shift) + " bytes)"};
   }
-  if (sums && world.n > 1 && !world.values.finished(piece.value)) {
+  // Of a prefix, only what no other rank contributes to: a step must make 0 or 1 of it for logical operations. Others
+  // are partial results of the ranks behind.
+  if (sums && world.n > 1 && (!prefix || ranks == 1) && !world.values.finished(piece.value)) {
     throw Violation{where + ", which no step has finished"};
   }
-  *canonical = *canonical && sums && (world.n == 1 || piece.value == world.values.canonical());
+  *canonical =
+      *canonical && sums &&
+      (world.n == 1 || piece.value == (prefix ? world.values.canonical_prefix(ranks) : world.values.canonical()));
 }
 
 }  // namespace
@@ -59,8 +78,8 @@ void check_outputs(World& world, int call, const std::vector<Data>& outputs) {
         merged.push_back(piece);
       }
     }
-    // Each rank has its own part: there is nothing to compare.
-    if (merged.empty() || is_vector(world.problem.collective)) {
+    // Each rank has its own part, or its own prefix: there is nothing to compare.
+    if (merged.empty() || is_vector(world.problem.collective) || is_prefix(world.problem.collective)) {
       continue;
     }
     if (expected.empty()) {

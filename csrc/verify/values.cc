@@ -78,9 +78,20 @@ ValueId Values::canonical() {
   return reduce(leaves, true);
 }
 
-bool Values::complete(ValueId value) const {
+ValueId Values::canonical_prefix(int end) {
+  if (end == 1) {
+    return reduce({leaf(0)}, true);
+  }
+  ValueId value = leaf(0);
+  for (int r = 1; r < end; ++r) {
+    value = reduce({value, leaf(r)}, false);
+  }
+  return value;
+}
+
+bool Values::is_prefix(ValueId value, int end) const {
   for (int r = 0; r < ranks_; ++r) {
-    if ((nodes_[value].ranks[static_cast<std::size_t>(r) / 64] >> (r % 64) & 1) == 0) {
+    if (((nodes_[value].ranks[static_cast<std::size_t>(r) / 64] >> (r % 64) & 1) != 0) != (r < end)) {
       return false;
     }
   }

@@ -30,8 +30,12 @@ class Values {
   ValueId reduce(const std::vector<ValueId>& operands, bool finish);
   // The tree over all ranks in order: what Determinism::kCanonical promises.
   ValueId canonical();
+  // The values of ranks 0 to end - 1 in this order, each partial result rounded: what it promises of a prefix.
+  ValueId canonical_prefix(int end);
 
-  bool complete(ValueId value) const;  // every rank contributes exactly once
+  // Every rank, of the first `end` ones, contributes exactly once, and no other one.
+  bool complete(ValueId value) const { return is_prefix(value, ranks_); }
+  bool is_prefix(ValueId value, int end) const;
   bool finished(ValueId value) const { return nodes_[value].finished; }
   std::string describe(ValueId value) const;  // "the sum of ranks 0, 2"
 

@@ -1,11 +1,12 @@
 // Proves a set of schedules right by running them over symbolic values with vector clocks.
 //
 // What is proven, for the given problem and placement: every rank ends with every contribution exactly once, combined
-// in the same order on every rank; no rank reads what was not written in this collective; inputs are only written in
-// place; every read and every overwrite is ordered by a signal or a message after the accesses it conflicts with,
-// including those of the user's program before and after the call; nothing deadlocks although a send completes only
-// when the matching receive has been posted; slots are reused safely from collective to collective; and no rank
-// completes before every rank has started, without which a mismatch could not be an error on every rank.
+// in the same order on every rank (in a prefix: with those of the ranks up to its own, in an order of its own); no rank
+// reads what was not written in this collective; inputs are only written in place; every read and every overwrite is
+// ordered by a signal or a message after the accesses it conflicts with, including those of the user's program before
+// and after the call; nothing deadlocks although a send completes only when the matching receive has been posted; slots
+// are reused safely from collective to collective; and no rank completes before every rank has started, without which a
+// mismatch could not be an error on every rank.
 //
 // That it then is one follows: the start of each rank lies before the end of each other by a chain of signals and
 // messages; a rank compares the signature of every rank that it awaits (the header comes before all other flags, and
@@ -55,7 +56,7 @@ struct Verdict {
   std::vector<std::int64_t> reductions;  // reduce and receive_reduce
   // The largest number of links that a contribution crosses one after the other on its way into an output.
   int hops = 0;
-  // All outputs combine along the canonical tree over rank numbers (for all_reduce and reduce).
+  // All outputs combine along the canonical tree over rank numbers, or, in a prefix, from rank 0 upwards.
   bool canonical = false;
 };
 

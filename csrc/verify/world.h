@@ -52,7 +52,7 @@ struct World {
   std::int64_t user_bytes(int r, int which) const {
     return which == 0 ? problem.input_bytes(r, n) : problem.output_bytes(r, n);
   }
-  bool has_output(int r) const { return problem.collective != Collective::kReduce || r == problem.root; }
+  bool has_output(int r) const { return problem.has_output(r); }
   // Where input and output begin in the memory of a call in place: in vector collectives the shorter one is the part of
   // the rank inside the longer one.
   std::int64_t in_place_offset(int r, int which) const {

@@ -6,9 +6,9 @@
 >>> comm.all_reduce(gradient, op="avg")
 
 ``init`` joins the job that this process was started in (by ``collectives run``, or with the variables
-``COLLECTIVES_RANK``, ``COLLECTIVES_SIZE``, ``COLLECTIVES_RENDEZVOUS`` and ``COLLECTIVES_TOKEN``). ``spawn`` runs a
-function in new processes. ``local_group`` makes communicators for threads of one process, ``init(replicas=k)`` for
-threads of several processes.
+``COLLECTIVES_RANK``, ``COLLECTIVES_SIZE``, ``COLLECTIVES_RENDEZVOUS`` and ``COLLECTIVES_TOKEN``); ``world`` returns the
+same communicator anywhere in the process. ``spawn`` runs a function in new processes. ``local_group`` makes
+communicators for threads of one process, ``init(replicas=k)`` for threads of several processes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from __future__ import annotations
 from ._startup import interpreter  # noqa: F401 (first: later imports hang in a subinterpreter)
 
 # isort: split
+from ._arrays.per_rank import PerRank
+from ._calls.messages import Incoming, Received
 from ._devices.cuda import cuda_available
-from ._startup.environment import library_version
+from ._distribution import library_version
 from ._startup.recorder import dump_recorder
-from ._world import init, local_group
+from ._world import init, local_group, world
 from .communicator import Communicator, Work
 from .errors import BackendError, ClosedError, CollectivesError, DeadlineError, ForkedError, MismatchError, PeerError
 from .launch.info import info
 from .launch.spawn import spawn
+from .work import wait_all
 
 __version__ = library_version()
 
@@ -34,8 +37,11 @@ __all__ = [
     "Communicator",
     "DeadlineError",
     "ForkedError",
+    "Incoming",
     "MismatchError",
     "PeerError",
+    "PerRank",
+    "Received",
     "Work",
     "cuda_available",
     "dump_recorder",
@@ -43,4 +49,6 @@ __all__ = [
     "init",
     "local_group",
     "spawn",
+    "wait_all",
+    "world",
 ]

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
-from .communicator import Work as _PublicWork
+from ._calls.options import CallOptions
+from .work import Work as _PublicWork
 
 _Arrays = TypeVar("_Arrays", bound=npt.NDArray[Any] | Sequence[npt.NDArray[Any]])
 _Out = TypeVar("_Out", bound=npt.NDArray[Any] | Sequence[npt.NDArray[Any]])
@@ -18,16 +19,26 @@ class Communicator:
     """The engine's side of collectives.Communicator."""
 
     def __new__(cls, handle: object, /) -> Self: ...
+    def _exchange_layouts(
+        self,
+        collective: str,
+        arrays: list[npt.NDArray[Any]],
+        rows: Sequence[Sequence[int]] | npt.NDArray[np.int64] | None,
+        expected: Sequence[Sequence[int]] | npt.NDArray[np.int64] | None,
+        is_list: bool,
+        known: npt.NDArray[np.int64] | None,
+        options: CallOptions,
+    ) -> tuple[npt.NDArray[np.int64], int, bool]: ...
     def _run_message(
         self,
         sending: object,
         x: object,
         peer: object,
         tag: object,
-        async_op: object,
-        timeout: object,
-        name: object,
-        stream: object,
+        async_op: object = False,
+        timeout: object = None,
+        name: object = None,
+        stream: object = None,
     ) -> Any: ...
     def _run_vector(
         self,
@@ -35,40 +46,38 @@ class Communicator:
         x: object,
         out: object,
         counts: object,
-        stream: object,
-        algorithm: object,
-        async_op: object,
-        timeout: object,
-        name: object,
+        async_op: object = False,
+        timeout: object = None,
+        name: object = None,
+        stream: object = None,
+        algorithm: object = "auto",
         op: object = "sum",
+        root: object = 0,
         deterministic: object = False,
         factor: object = None,
-        root: object = 0,
     ) -> Any: ...
     def _start(
         self,
         collective: str,
         inputs: list[npt.NDArray[Any]],
         outputs: list[npt.NDArray[Any]],
-        op: str,
-        root: int | np.integer[Any],
-        algorithm: str,
-        deterministic: bool,
-        timeout: float | None,
-        name: str | None,
-        is_async: bool,
         lengths: list[int] | None,
-        factor: float | None,
+        options: CallOptions,
     ) -> Work: ...
     def _start_message(
+        self, sending: bool, arrays: list[npt.NDArray[Any]], peer: int | None, tag: int, options: CallOptions
+    ) -> Work: ...
+    def _start_negotiated(
         self,
-        peer: int,
-        tag: int,
-        sending: bool,
-        arrays: list[npt.NDArray[Any]],
-        timeout: float | None,
-        name: str | None,
-        is_async: bool,
+        collective: str,
+        inputs: list[npt.NDArray[Any]],
+        rows: Sequence[Sequence[int]] | npt.NDArray[np.int64] | None,
+        expected: Sequence[Sequence[int]] | npt.NDArray[np.int64] | None,
+        targets: list[npt.NDArray[Any]] | None,
+        is_list: bool,
+        per_rank: tuple[bool, bool],
+        known: npt.NDArray[np.int64] | None,
+        options: CallOptions,
     ) -> Work: ...
     @overload
     def all_reduce(
@@ -94,7 +103,7 @@ class Communicator:
                 "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor".
             out: where the result goes, of the same shapes and dtype; ``x`` is then left alone.
             factor: for "premul_sum", by which ``x`` of this rank is multiplied first.
-            algorithm: "auto", or the name of one; the README has a table.
+            algorithm: "auto", or the name of one; docs/using.md has a table.
             deterministic: whether values are combined in one order that does not depend on sizes, lists or transports.
             async_op: whether a ``Work`` is returned at once. Leave the arrays alone until it is done.
             timeout: seconds; by default that of the communicator.
@@ -138,7 +147,7 @@ class Communicator:
         x: _Arrays,
         op: str = "sum",
         *,
-        out: _Arrays | None = None,
+        out: None = None,
         factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
@@ -146,7 +155,22 @@ class Communicator:
         timeout: float | None = None,
         name: str | None = None,
         stream: object = None,
-    ) -> _PublicWork: ...
+    ) -> _PublicWork[_Arrays]: ...
+    @overload
+    def all_reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: _Out,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _PublicWork[_Out]: ...
     @overload
     def barrier(
         self,
@@ -160,7 +184,7 @@ class Communicator:
     @overload
     def barrier(
         self, *, algorithm: str = "auto", async_op: Literal[True], timeout: float | None = None, name: str | None = None
-    ) -> _PublicWork: ...
+    ) -> _PublicWork[None]: ...
     @overload
     def broadcast(
         self,
@@ -196,14 +220,97 @@ class Communicator:
         x: _Arrays,
         root: int | np.integer[Any] = 0,
         *,
-        out: _Arrays | None = None,
+        out: None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
         async_op: Literal[True],
         timeout: float | None = None,
         name: str | None = None,
         stream: object = None,
-    ) -> _PublicWork: ...
+    ) -> _PublicWork[_Arrays]: ...
+    @overload
+    def broadcast(
+        self,
+        x: _Arrays,
+        root: int | np.integer[Any] = 0,
+        *,
+        out: _Out,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _PublicWork[_Out]: ...
+    @overload
+    def exscan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: None = None,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _Arrays | None:
+        """The exclusive prefix reduction: rank r gets what ``x`` of ranks 0 to r - 1 combine to, in ``x`` or ``out``.
+
+        Nothing comes before rank 0: the call returns None there and leaves ``x`` and ``out`` as they are, whatever the
+        op. See ``scan``.
+
+        Example:
+            >>> before = comm.exscan(np.array([len(rows)]))
+            >>> begin = 0 if before is None else before[0]  # of the rows of this rank among those of all
+        """
+    @overload
+    def exscan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: _Out,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _Out | None: ...
+    @overload
+    def exscan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: None = None,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _PublicWork[_Arrays | None]: ...
+    @overload
+    def exscan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: _Out,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _PublicWork[_Out | None]: ...
     @overload
     def reduce(
         self,
@@ -244,7 +351,7 @@ class Communicator:
         op: str = "sum",
         root: int | np.integer[Any] = 0,
         *,
-        out: _Arrays | None = None,
+        out: None = None,
         factor: float | None = None,
         algorithm: str = "auto",
         deterministic: bool = False,
@@ -252,7 +359,92 @@ class Communicator:
         timeout: float | None = None,
         name: str | None = None,
         stream: object = None,
-    ) -> _PublicWork: ...
+    ) -> _PublicWork[_Arrays]: ...
+    @overload
+    def reduce(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        root: int | np.integer[Any] = 0,
+        *,
+        out: _Out,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _PublicWork[_Out]: ...
+    @overload
+    def scan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: None = None,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _Arrays:
+        """The inclusive prefix reduction: rank r gets what ``x`` of ranks 0 to r combine to, in ``x`` or ``out``.
+
+        Values are combined from rank 0 upwards where ``deterministic`` is true, each partial result rounded to the
+        dtype. Otherwise the order may depend on the length, but is the same in every run. "avg" is a TypeError. For
+        the rest see ``all_reduce``.
+
+        Example:
+            >>> end = comm.scan(np.array([len(rows)]))[0]  # of the rows of this rank among those of all
+        """
+    @overload
+    def scan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: _Out,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _Out: ...
+    @overload
+    def scan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: None = None,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _PublicWork[_Arrays]: ...
+    @overload
+    def scan(
+        self,
+        x: _Arrays,
+        op: str = "sum",
+        *,
+        out: _Out,
+        factor: float | None = None,
+        algorithm: str = "auto",
+        deterministic: bool = False,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: object = None,
+    ) -> _PublicWork[_Out]: ...
 
 @final
 class Nccl:
@@ -283,9 +475,13 @@ class Reservation:
 class Work:
     """The engine's side of collectives.Work."""
 
+    def add_done_callback(self, handle: object, function: object) -> None: ...
     @property
     def algorithm(self) -> str: ...
     def done(self) -> bool: ...
+    def outcome(self) -> tuple[list[Any], list[list[int]], list[int], bool]: ...
+    @property
+    def peer(self) -> int | None: ...
     @property
     def sequence(self) -> int: ...
     def wait(self, timeout: float = -1.0) -> bool: ...
@@ -320,16 +516,13 @@ class _DevicePeers:
     def header(
         self,
         collective: str,
-        op: str,
-        dtype: str,
-        root: int,
-        count: int,
-        counts: Sequence[int],
-        factor: float,
         inputs: Sequence[tuple[int, int]],
         outputs: Sequence[tuple[int, int]],
-        stream: int,
+        counts: Sequence[int],
+        dtype: str,
         shapes: Sequence[Sequence[int]],
+        count: int,
+        options: object,
     ) -> bytes: ...
     def rest(self) -> bytes: ...
     def run(self, rests: bytes) -> None: ...
@@ -350,19 +543,20 @@ def _algorithms(collective: str) -> list[Any]: ...
 def _all_recorders_json(why: str) -> list[str]: ...
 def _best_isa() -> str: ...
 def _bytes_by_transport(arg0: object, /) -> dict[str, Any]: ...
+def _call_options() -> list[str]: ...
+def _check_alike(arg0: object, arg1: object, arg2: int, arg3: str, /) -> None: ...
 def _close(arg0: object, /) -> None: ...
 def _describe(arg0: object, /) -> dict[str, Any]: ...
+def _describe_arrays(arg0: list[Any], /) -> object: ...
 def _device_bus_id(device: int) -> str: ...
 def _device_capturing(stream: int, device: int) -> bool: ...
 def _device_collective(
     collective: str,
-    algorithm: str,
-    op: str,
-    dtype: str,
-    root: int,
-    count: int,
-    counts: Sequence[int],
     ranks: list[Any],
+    counts: Sequence[int],
+    dtype: str,
+    count: int,
+    options: object,
     chunk_bytes: int = 4194304,
 ) -> None: ...
 def _device_copy(destination: int, source: int, nbytes: int, stream: int, device: int) -> None: ...
@@ -372,6 +566,7 @@ def _device_endpoint_bytes() -> int: ...
 def _device_of(pointer: int) -> int: ...
 def _device_status() -> dict[str, Any]: ...
 def _device_table() -> int: ...
+def _dlpack_codes() -> list[int]: ...
 def _dtype_name(arg0: int, /) -> str: ...
 def _dtype_names() -> list[str]: ...
 def _dtype_of(arg0: object, /) -> int: ...
@@ -382,6 +577,7 @@ def _has_kernel(op: str, dtype: str) -> bool: ...
 def _heap(arg0: object, /) -> tuple[int, int]: ...
 def _isas() -> list[str]: ...
 def _limit_threads(threads: int) -> None: ...
+def _meet(parent: object, members: Sequence[int], high: int, low: int, patience: float) -> tuple[object, list[int]]: ...
 def _memory_is_counted() -> bool: ...
 def _mutations(
     collective: str,
@@ -411,6 +607,7 @@ def _nccl_unique_id(paths: Sequence[str]) -> bytes: ...
 def _number_of(arg0: object, /) -> int: ...
 def _op_names() -> list[str]: ...
 def _open_stack_page(machine: str) -> int: ...
+def _probe(communicator: object, source: int | None, tag: int, timeout: float) -> tuple[Any, ...] | None: ...
 def _propose(arg0: object, /) -> int: ...
 def _read_dlpack(capsule: object) -> dict[str, Any]: ...
 def _recorder_json(arg0: object, /) -> str: ...
@@ -457,6 +654,7 @@ def _shrink(communicator: object, patience: float) -> object: ...
 def _signal_is_free(signal: int) -> bool: ...
 def _stack_place() -> str: ...
 def _stack_signal() -> int: ...
+def _stop_callbacks() -> None: ...
 def _survivors(
     collective: str,
     algorithm: str,
@@ -477,7 +675,7 @@ def _survivors(
 ) -> tuple[Any, ...]: ...
 def _take_over_stack_signal() -> None: ...
 def _time_collective(
-    arg0: object, arg1: Sequence[object], arg2: int, arg3: int, arg4: str, arg5: str, arg6: str, arg7: object, /
+    arg0: object, arg1: Sequence[object], arg2: int, arg3: int, arg4: str, arg5: object, arg6: object, /
 ) -> list[int]: ...
 def _time_function(
     arg0: object,
@@ -541,7 +739,8 @@ def connect(
     arg4: Sequence[int],
     arg5: Sequence[tuple[Sequence[int], str, int, Sequence[int], Sequence[int], Sequence[int], Sequence[int], str]],
     arg6: Sequence[Sequence[int]],
-    arg7: dict[str, Any],
+    arg7: str,
+    arg8: dict[str, Any],
     /,
 ) -> list[Any]: ...
 def create_segment(arg0: int, arg1: dict[str, Any], /) -> int: ...

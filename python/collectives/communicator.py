@@ -1,32 +1,35 @@
-"""The communicator. Its compiled base class has ``all_reduce``, ``broadcast``, ``reduce`` and ``barrier``: it runs a
-call on one contiguous NumPy array itself and passes all others to ``_devices.dispatch``."""
+"""The communicator. Its compiled base class has ``all_reduce``, ``broadcast``, ``reduce``, ``scan``, ``exscan`` and
+``barrier``: it runs a call on one contiguous NumPy array itself and passes all others to ``_devices.dispatch``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._calls import groups, objects, symmetric
-from ._calls import shrink as _shrink
+from ._calls import objects, sparse, symmetric
 from ._calls.arguments import Array
-from ._calls.layout import Counts
-from ._calls.vector import Options
+from ._calls.group_calls import GroupCalls
+from ._calls.message_calls import MessageCalls
+from ._calls.options import CallOptions
+from ._calls.vector_calls import VectorCalls
 from ._devices import dispatch, nccl, peers
+from ._startup import joined
 from ._startup import recorder as _recorder
 from .work import Work
 
-ArrayOrList: TypeAlias = "Array | Sequence[Array]"
-
 __all__ = ["Communicator", "Work"]
 
+Indices = TypeVar("Indices", bound=Array)
+Values = TypeVar("Values", bound=Array)
 
-class Communicator(_core.Communicator):
+
+class Communicator(VectorCalls, MessageCalls, GroupCalls):
     """A group of ranks, as one of them sees it.
 
     Made by ``init``, ``spawn`` and ``local_group``, and out of another one by ``split``, ``dup``, ``new_group`` and
@@ -39,11 +42,12 @@ class Communicator(_core.Communicator):
     def __init__(self, handle: object, *, transport: str = "auto") -> None:
         """Internal; programs call ``collectives.init``."""
         about = _core._describe(self)
-        self._rank: int = about["rank"]
-        self._size: int = about["size"]
+        self._rank = about["rank"]
+        self._size = about["size"]
         self._host: list[int] = about["host"]
         self._heap = symmetric.Heap(self)
         self._nccl = nccl.State(transport)
+        self._number: int = about["id"]
         self._pid = os.getpid()  # a forked child has no devices
         self._device_peers: dict[int, _core._DevicePeers | None] = {}  # at most one entry; see _devices/peers.py
 
@@ -77,6 +81,7 @@ class Communicator(_core.Communicator):
         self._nccl.close()
         peers.leave(self)
         _core._close(self)
+        joined.forget(self)
 
     def __enter__(self) -> Communicator:
         return self
@@ -105,7 +110,7 @@ class Communicator(_core.Communicator):
         return self._heap.allocate(shape, np.dtype(dtype))
 
     def bytes_by_transport(self) -> dict[str, int]:
-        """Payload bytes that this rank has moved so far, by transport ("local", "shm", "tcp").
+        """Payload bytes that this rank has moved so far, by transport ("local", "shm", "tcp", ...).
 
         Those of this communicator only. What went over TCP is counted when a collective is over.
         """
@@ -123,251 +128,68 @@ class Communicator(_core.Communicator):
         """
         return _recorder.entries(self)
 
-    def all_gather(
+    @overload
+    def all_reduce_sparse(
         self,
-        x: ArrayOrList,
-        *,
-        out: ArrayOrList | None = None,
-        counts: Counts = None,
-        algorithm: str = "auto",
-        async_op: bool = False,
-        timeout: float | None = None,
-        name: str | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Joins the arrays of all ranks along axis 0, in rank order; every rank gets the result.
-
-        Args:
-            x: an array, or a list of arrays of one dtype (one fused collective). Shapes may differ between ranks in
-                the length of axis 0; an array of no dimensions counts as one of one row.
-            out: where the result goes; a new array otherwise. ``x`` may be this rank's part of it.
-            counts: the rows of each rank, or one number when all have the same (for a list of arrays: such an entry
-                for each). Without it the ranks exchange their lengths first; also an asynchronous call waits for that.
-            algorithm, async_op, timeout, name, stream: see ``all_reduce``.
-
-        Raises:
-            MismatchError: ranks disagree in dtype, in dimensions other than the first, or in counts.
-        """
-        return self._run_vector("all_gather", x, out, counts, stream, algorithm, async_op, timeout, name)
-
-    def gather(
-        self,
-        x: ArrayOrList,
-        root: int = 0,
-        *,
-        out: ArrayOrList | None = None,
-        counts: Counts = None,
-        algorithm: str = "auto",
-        async_op: bool = False,
-        timeout: float | None = None,
-        name: str | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Joins the arrays of all ranks along axis 0 on ``root``; the other ranks get None. See ``all_gather``."""
-        return self._run_vector(
-            "gather", x, out, counts, stream, algorithm, async_op, timeout, name, "sum", False, None, root
-        )
-
-    def scatter(
-        self,
-        x: ArrayOrList | None = None,
-        root: int = 0,
-        *,
-        out: ArrayOrList | None = None,
-        counts: Counts = None,
-        algorithm: str = "auto",
-        async_op: bool = False,
-        timeout: float | None = None,
-        name: str | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Splits ``x`` of rank ``root`` along axis 0; rank i gets part i.
-
-        Args:
-            x: an array or a list of arrays of one dtype on the root, None elsewhere.
-            root: whose array is split.
-            out: where the part of this rank goes; a new array otherwise.
-            counts: the rows of each rank, given on the root; equal parts otherwise.
-            algorithm, async_op, timeout, name, stream: see ``all_reduce``. The root first sends shapes and dtype to
-                the others; also an asynchronous call waits for that.
-        """
-        return self._run_vector(
-            "scatter", x, out, counts, stream, algorithm, async_op, timeout, name, "sum", False, None, root
-        )
-
-    def reduce_scatter(
-        self,
-        x: ArrayOrList,
+        indices: Indices,
+        values: Values,
         op: str = "sum",
         *,
-        out: ArrayOrList | None = None,
-        counts: Counts = None,
-        factor: float | None = None,
-        algorithm: str = "auto",
-        deterministic: bool = False,
-        async_op: bool = False,
+        async_op: Literal[False] = False,
         timeout: float | None = None,
         name: str | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Reduces ``x`` over all ranks and splits the result along axis 0; rank i gets part i.
-
-        Args:
-            x: an array of the same shape on all ranks, or a list of arrays of one dtype (one fused collective).
-            op: see ``all_reduce``.
-            out: where the part of this rank goes; a new array otherwise. It may be this rank's part of ``x``.
-            counts: the rows of each rank, the same on all ranks; equal parts otherwise.
-            factor, algorithm, deterministic, async_op, timeout, name, stream: see ``all_reduce``.
-
-        Raises:
-            MismatchError: ranks disagree, for example in the length of ``x``.
-            ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
-        """
-        return self._run_vector(
-            "reduce_scatter", x, out, counts, stream, algorithm, async_op, timeout, name, op, deterministic, factor
-        )
-
-    def all_to_all(
+    ) -> tuple[Indices, Values]: ...
+    @overload
+    def all_reduce_sparse(
         self,
-        x: ArrayOrList,
+        indices: Indices,
+        values: Values,
+        op: str = "sum",
         *,
-        out: ArrayOrList | None = None,
-        counts: Counts = None,
-        algorithm: str = "auto",
-        async_op: bool = False,
+        async_op: Literal[True],
         timeout: float | None = None,
         name: str | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Splits ``x`` along axis 0 and gives part i to rank i; returns what all ranks gave to this one, in rank order.
-
-        Args:
-            x: an array, or a list of arrays of one dtype (one fused collective).
-            out: where the result goes; a new array otherwise.
-            counts: how many rows go to each rank; all ranks pass it or none. Equal parts otherwise, of the same length
-                on all ranks. The ranks exchange their counts first; also an asynchronous call waits for that.
-            algorithm, async_op, timeout, name, stream: see ``all_reduce``.
-
-        Raises:
-            MismatchError: ranks disagree, for example in the length of ``x`` when there are no counts.
-            ValueError: axis 0 cannot be split evenly, or the counts do not add up to its length.
-        """
-        return self._run_vector("all_to_all", x, out, counts, stream, algorithm, async_op, timeout, name)
-
-    def send(
+    ) -> Work[tuple[Indices, Values]]: ...
+    def all_reduce_sparse(
         self,
-        x: ArrayOrList,
-        dest: int,
-        tag: int = 0,
+        indices: Any,
+        values: Any,
+        op: str = "sum",
         *,
         async_op: bool = False,
         timeout: float | None = None,
         name: str | None = None,
-        stream: object = None,
     ) -> Any:
-        """Sends an array, or a list of arrays of one dtype, to rank ``dest``, which calls ``recv``.
+        """Adds up rows of a long array of which each rank has a few, as in gradients of embeddings.
 
-        Messages of one tag between two ranks arrive in the order of their sends; those of different tags do not wait
-        for each other, nor for collectives. A short message is on its way when the call returns; a long one when the
-        receiver has it.
+        Rows that no rank has do not occur, and count as zeros where only some have them.
 
         Args:
-            x: what is sent.
-            dest: a rank of this communicator, not this one.
-            tag: 0 to 2**24 - 1.
-            async_op, timeout, name, stream: see ``all_reduce``.
-
-        Raises:
-            MismatchError: the receiver expects other lengths or another dtype. The communicator is then closed.
-        """
-        return self._run_message(True, x, dest, tag, async_op, timeout, name, stream)
-
-    def recv(
-        self,
-        x: ArrayOrList,
-        source: int,
-        tag: int = 0,
-        *,
-        async_op: bool = False,
-        timeout: float | None = None,
-        name: str | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Receives what rank ``source`` sends with this tag into ``x``, of the same shapes and dtype; see ``send``."""
-        return self._run_message(False, x, source, tag, async_op, timeout, name, stream)
-
-    def _general_dense(self, collective: str, *arguments: Any) -> Any:
-        """Called by the compiled dense collectives for all but one plain array; None stands for a missing argument."""
-        return dispatch.dense(self, collective, *arguments)
-
-    def _general_vector(self, collective: str, x: Any, out: Any, counts: Counts, stream: object, *options: Any) -> Any:
-        """The same for vector collectives; `options` are the fields of ``Options``, in their order."""
-        return dispatch.vector(self, collective, x, out, counts, Options(*options), stream)
-
-    def _general_message(self, sending: bool, *arguments: Any) -> Any:
-        return (dispatch.send if sending else dispatch.recv)(self, *arguments)
-
-    def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Splits the ranks into groups, one for each color. A collective call.
-
-        The new communicators count their own collectives: an operation in flight on one neither waits for another
-        communicator nor fails with it. They share the connections and the memory of this process, and stay open when
-        this communicator is closed.
-
-        Args:
-            color: which group this rank joins, 0 or more; ``None`` for none.
-            key: the ranks of a group are ordered by key, then by their rank in this communicator.
+            indices: which rows this rank has, shape (n,), int32 or int64, at least 0. Any order; where an index occurs
+                several times, its rows are added up. Each rank may have another n, also 0.
+            values: the rows, shape (n, ...), of the same dtype and the same other dimensions on all ranks.
+            op: "sum", or "avg" (not for integers), which divides by the number of ranks.
+            async_op, timeout, name: see ``all_reduce``. The ranks exchange their lengths first; also an asynchronous
+                call waits for that. The sum is computed when you ask for the result.
 
         Returns:
-            The communicator of this rank's group, ``None`` without a color. It inherits the timeout.
+            indices and values of the sum, with the same bits on all ranks, and of the kinds of those given: each index
+            once, in rising order. A rank adds up its own rows first; then those of the ranks are added from rank 0
+            upwards. Types narrower than float32 are summed in float32, and rounded both times.
 
         Raises:
-            TypeError, ValueError: an argument is not acceptable. The other ranks then wait for this one.
-            MismatchError: a rank made a different call.
-            MemoryError: this host has no room for another group (``COLLECTIVES_SYMMETRIC_HEAP``). Where only symmetric
-                memory is short, ``empty`` of the group gives ordinary arrays.
+            TypeError: an array is on a device, or of a dtype that is not accepted.
+            MismatchError: ranks disagree in op, dtypes or dimensions other than the first. They can go on.
+
+        Example:
+            >>> rows, gradient = comm.all_reduce_sparse(np.array([7, 2, 7]), np.ones((3, 64)))  # rows is [2, 7]
+            >>> embedding[rows] -= rate * gradient
         """
-        return groups.split(self, color, key)
+        return sparse.all_reduce(self, indices, values, op, async_op, timeout, name)
 
-    def dup(self) -> Communicator:
-        """A communicator of the same ranks that counts its own collectives. A collective call; see ``split``."""
-        return groups.dup(self)
-
-    def new_group(self, ranks: Iterable[int]) -> Communicator | None:
-        """A communicator of some of the ranks: its rank i is ``ranks[i]``. All ranks make the call; see ``split``.
-
-        Args:
-            ranks: the members, the same list on every rank.
-
-        Returns:
-            The communicator on members, ``None`` on others.
-
-        Raises:
-            ValueError: the list is empty, names a rank twice, or one that does not exist.
-            MismatchError: ranks passed different lists.
-        """
-        return groups.new_group(self, ranks)
-
-    def shrink(self, timeout: float | None = None) -> Communicator:
-        """A communicator of the surviving ranks after this one has failed, numbered in their old order.
-
-        Every survivor calls it, once. No process is restarted; the new communicator uses the connections and the memory
-        of this one. Ranks known to be gone (their process has ended, or has closed its connections or the communicator)
-        are left out at once. Ranks that do not call in time may be stopped or cut off; they are left out if a strict
-        majority of the ranks of this communicator calls, and get a PeerError when they call later. A rank that dies
-        meanwhile is left out as well. When no rank is missing, all are kept: use it after a MismatchError, too, or on
-        a communicator that has not failed, where it works like ``dup``.
-
-        Args:
-            timeout: seconds that a rank may be silent; by default that of this communicator.
-
-        Raises:
-            DeadlineError: too many ranks are silent for the others to go on; ``peer`` is the lowest of them.
-            PeerError: the other ranks continued without this one.
-            CollectivesError: this communicator was shrunk before, or the host has no room for another one.
-            ClosedError: ``close`` was called on this communicator before.
-        """
-        return _shrink.shrink(self, timeout)
+    def _general_dense(self, collective: str, x: Any, out: Any, options: CallOptions) -> Any:
+        """Called by the compiled dense collectives for all but one plain array."""
+        return dispatch.dense(self, collective, x, out, options)
 
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
         """Gives every rank the object of rank ``root``. The root gets `obj` itself; `obj` of other ranks is ignored.

@@ -16,8 +16,8 @@ __all__ = [
 ]
 
 
-class CollectivesError(Exception):
-    """The base of every error of this library; catch it to catch all of them.
+class CollectivesError(RuntimeError):
+    """The base of every error of this library; catch it to catch all of them. It is a ``RuntimeError``.
 
     The text says what happened and what to do; the attributes say the same to programs, each ``None`` when it is
     unknown or does not apply. Instances can be pickled and keep their attributes.

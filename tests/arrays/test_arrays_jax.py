@@ -197,7 +197,7 @@ def test_another_platform() -> None:
     class Elsewhere:
         sharding = Sharding()
 
-    from collectives._arrays import jax_arrays
+    from collectives._arrays.libraries import jax as jax_arrays
 
     with pytest.raises(TypeError, match=r"x\[4\] is a jax\.Array on device cuda:1.*jax\.device_put"):
         jax_arrays.adapter(jax, jnp.ones(1))(Elsewhere(), "x[4]")

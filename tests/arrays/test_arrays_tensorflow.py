@@ -175,7 +175,7 @@ def test_refused(alone: Any, name: str) -> None:
 
 def test_another_device() -> None:
     """Seen from the name of the device alone; there is no other kind of device to try it on."""
-    from collectives._arrays import tensorflow_tensors
+    from collectives._arrays.libraries import tensorflow as tensorflow_tensors
 
     class Elsewhere:
         device = "/job:localhost/replica:0/task:0/device:GPU:1"

@@ -86,7 +86,7 @@ def test_the_model_learns_and_its_gradients_are_right(bench_module):
     ("arguments", "words"),
     [
         (["--group", "3 replicas"], "8 replicas"),
-        (["--duration", "0"], "positive"),
+        (["--duration", "0"], "a number above 0"),
         (["--json", "/nowhere/out.json"], "cannot be written"),
     ],
 )

@@ -278,8 +278,9 @@ def test_init_twice() -> None:
     program = """
 import collectives, numpy
 first = collectives.init()
+assert collectives.init() is first
 try:
-    collectives.init()
+    collectives.init(size=2)
     raise SystemExit("no error")
 except collectives.CollectivesError as error:
     assert type(error) is collectives.CollectivesError and "close()" in str(error), error

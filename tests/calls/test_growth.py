@@ -73,6 +73,27 @@ def receives_of_many_tags(pair: Pair, n: int) -> None:
     wait_for(received)
 
 
+def receives_from_any(pair: Pair, n: int) -> None:
+    received = [pair[1].recv(x, async_op=True) for x in arrays(n)]
+    for x in arrays(n):
+        pair[0].send(x, 1)
+    wait_for(received)
+
+
+def receives_from_any_of_many_tags(pair: Pair, n: int) -> None:
+    received = [pair[1].recv(x, None, tag, async_op=True) for tag, x in enumerate(arrays(n))]
+    for tag, x in enumerate(arrays(n)):
+        pair[0].send(x, 1, tag)
+    wait_for(received)
+
+
+def messages_to_oneself(pair: Pair, n: int) -> None:
+    sent = [pair[0].send(x, 0, async_op=True) for x in arrays(n)]
+    for x in arrays(n):
+        pair[0].recv(x, 0)
+    wait_for(sent)
+
+
 def long_messages(pair: Pair, n: int) -> None:
     """Which do not go ahead of their receives."""
     given = np.zeros(20_000, np.float32)
@@ -114,6 +135,7 @@ def failing_together(pair: Pair, n: int) -> None:
 
     both(pair, make)
     works = [group[1].recv(x, 0, async_op=True) for x in arrays(n)]
+    works += [group[1].recv(x, None, i % 2, async_op=True) for i, x in enumerate(arrays(n))]
     works += [group[1].all_reduce(x, async_op=True) for x in arrays(n)]
     group[0].close()
     for work in works:
@@ -128,6 +150,9 @@ CASES: dict[Callable[[Pair, int], None], int] = {
     sends_of_many_tags: 1000,
     receives_first: 1000,
     receives_of_many_tags: 1000,
+    receives_from_any: 1000,
+    receives_from_any_of_many_tags: 1000,
+    messages_to_oneself: 1000,
     long_messages: 400,
     calls_in_flight: 1000,
     dropped_handles: 1000,

@@ -67,6 +67,23 @@ def without_a_thread(comm: Any, kind: str, count: int) -> str:
     return text
 
 
+def a_callback_without_a_thread(comm: Any) -> None:
+    called = threading.Event()
+    work = comm.all_reduce(np.ones(1000), async_op=True)
+    if comm.rank == 0:
+        with no_more_threads(), pytest.raises(OSError, match="ulimit"):
+            work.add_done_callback(lambda work: called.set())
+        assert not called.is_set()
+    work.add_done_callback(lambda work: called.set())
+    assert called.wait(20), "the callback did not come"
+    assert work.result()[0] == 2
+
+
+def test_no_thread_for_a_callback(groups: Any) -> None:
+    """Only that callback is refused; the call goes on, and another may be added."""
+    groups(2, "shm").run(a_callback_without_a_thread, limit=20)
+
+
 @pytest.mark.parametrize("count", [1000, LARGE])
 @pytest.mark.parametrize("kind", ["all_reduce", "a list", "send", "recv"])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

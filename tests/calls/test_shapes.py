@@ -50,6 +50,8 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "out": lambda comm, x: comm.all_reduce(x, out=np.empty_like(x)),
     "reduce": lambda comm, x: comm.reduce(x, root=1),
     "broadcast": lambda comm, x: comm.broadcast(x, 1),
+    "scan": lambda comm, x: comm.scan(x),
+    "exscan": lambda comm, x: comm.exscan(x, async_op=True).wait(),
     "named": lambda comm, x: comm.all_reduce(x, name="gradient"),
     "deterministic": lambda comm, x: comm.all_reduce(x, deterministic=True),
     "premul_sum": lambda comm, x: comm.all_reduce(x, "premul_sum", factor=1.0),

@@ -126,7 +126,7 @@ class Maker {
     const std::int64_t base = below(kBase);
     const bool apart = below(2) == 0;
     const int tensors = kind == Collective::kBarrier ? 0 : below(4) == 0 ? 1 + below(20) : 1;
-    const std::int64_t sum = base * size_ + std::int64_t{size_} * (size_ - 1) / 2;
+    const auto sum_of_first = [&](std::int64_t ranks) { return base * ranks + ranks * (ranks - 1) / 2; };
     for (int t = 0; t < tensors; ++t) {
       const int elements = length();
       item.input.emplace_back(elements, base + rank_);
@@ -135,8 +135,14 @@ class Maker {
       }
       if (kind == Collective::kBroadcast) {
         item.expected.push_back(base + item.call.root);
+      } else if (kind == Collective::kScan) {
+        item.expected.push_back(sum_of_first(rank_ + 1));
+      } else if (kind == Collective::kExscan) {
+        if (rank_ > 0) {
+          item.expected.push_back(sum_of_first(rank_));
+        }
       } else if (kind == Collective::kAllReduce || rank_ == item.call.root) {
-        item.expected.push_back(sum);
+        item.expected.push_back(sum_of_first(size_));
       }
     }
   }

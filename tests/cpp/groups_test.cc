@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/groups/meeting.h"
 #include "engine/groups/reservation.h"
 #include "local_world.h"
 
@@ -59,6 +60,14 @@ std::unique_ptr<Communicator> make(Communicator& parent, Table& table) {
   }
 }
 
+// A group of these ranks, without the others.
+std::unique_ptr<Communicator> meet(Communicator& parent, const std::vector<int>& members, const MeetingKey& kind) {
+  Meeting meeting(parent, members, kind, 600);
+  while (!meeting.wait(1)) {
+  }
+  return meeting.finish();
+}
+
 // Sums of the ranks, blocking and in flight.
 void use(Communicator& group, int calls, int salt) {
   std::vector<std::vector<std::int64_t>> data(8);
@@ -97,6 +106,19 @@ void use(Communicator& group, int calls, int salt) {
   }
 }
 
+// Pairs that meet, each several times. Several threads of a rank do so at a time, each with a tag of its own.
+void use_pairs(Communicator& parent, int rounds, std::uint64_t tag) {
+  for (int i = 0; i < rounds; ++i) {
+    for (int a = 0; a < parent.size(); ++a) {
+      for (int b = a + 1; b < parent.size(); ++b) {
+        if (parent.rank() == a || parent.rank() == b) {
+          use(*meet(parent, {b, a}, {tag, static_cast<std::uint64_t>(a * parent.size() + b) << 32}), 3, i);
+        }
+      }
+    }
+  }
+}
+
 void stress(int size, int calls, int slots) {
   Limits limits;
   limits.slot_bytes = limits.segment_bytes = 512;
@@ -117,6 +139,9 @@ void stress(int size, int calls, int slots) {
         use(*make(*world.ranks[r], *tables[kGroups]), 3, i);
       }
     });
+    for (std::uint64_t tag = 0; tag < 2; ++tag) {
+      threads.emplace_back([&, r, tag] { use_pairs(*world.ranks[r], calls / 10, tag); });
+    }
   }
   for (std::thread& thread : threads) {
     thread.join();

@@ -68,7 +68,8 @@ struct LocalWorld {
       options.topology = one_host(r, size);
       options.topology.host = host;
       options.topology.crowded = crowded;
-      options.mapped_transport = "local";
+      options.within = &find_transport(Reach::kProcess);
+      options.between = &find_transport(Reach::kNetwork);
       options.timeout_s = 120;
       ranks.push_back(
           std::make_unique<Communicator>(engine, memory != nullptr ? memory->world_domain() : nullptr, options));
@@ -89,8 +90,8 @@ struct LocalWorld {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) {
       throw std::runtime_error("socketpair failed");
     }
-    peers[r][s].link = find_transport("tcp").over_socket(fds[0], s);
-    peers[s][r].link = find_transport("tcp").over_socket(fds[1], r);
+    peers[r][s].link = find_transport(Reach::kNetwork).connect(fds[0], s);
+    peers[s][r].link = find_transport(Reach::kNetwork).connect(fds[1], r);
   }
 };
 

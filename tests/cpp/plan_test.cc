@@ -89,7 +89,7 @@ bool to_be_swapped(const Problem& problem, const Algorithm& algorithm, const Sch
   const bool bounces =
       std::ranges::any_of(schedule.operands, [](const Operand& o) { return o.region == Region::kBounce; });
   return bounces && size == 2 && algorithm.name == "one_shot" && !has_root(problem.collective) &&
-         problem.collective != Collective::kBarrier;
+         !is_prefix(problem.collective) && problem.collective != Collective::kBarrier;
 }
 
 void check_plans(const Algorithm& algorithm, const LocalWorld& world, bool crowded, std::int64_t elements) {

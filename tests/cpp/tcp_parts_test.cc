@@ -72,7 +72,7 @@ void test_how_many_streams_may_start() {
   sent.state.peer_started = true;
   CHECK((may_start() == std::vector<bool>{true, false, false}));
   CHECK(!flow.is_possible_opened(wire::kMaxUnknownStreams + 1) && flow.is_possible_opened(wire::kMaxUnknownStreams));
-  flow.set_peer_taken(wire::kMaxUnknownStreams);
+  flow.set_peer_opened(wire::kMaxUnknownStreams);
   CHECK((may_start() == std::vector<bool>{true, true, true}) && !flow.is_possible_opened(0));
 }
 
@@ -121,7 +121,7 @@ void test_messages_start_in_order() {
   CHECK(messages.next(0) == nullptr && !messages.may_send() && messages.next_credit() == nullptr);
   messages.announce_quiet();
   CHECK(messages.next_credit() == &awaited.state, "receives may be announced when no message may begin");
-  flow.set_peer_taken(1);
+  flow.set_peer_opened(1);
   CHECK(messages.next(0) == &first.state && !messages.must_hold(first.state));
   messages.enter(late.state);
   CHECK(messages.must_hold(late.state), "others are before it");

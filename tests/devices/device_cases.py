@@ -9,8 +9,10 @@ from typing import Any
 
 import collectives
 import numpy as np
+import pytest
 from collectives import MismatchError, _core
 from collectives._devices import staging
+from collectives._devices.backend import DeviceWork
 from conformance import Array, reduced, values, wrong
 from device_arrays import OnDevice, copied, fake, make, never_staged, read, staged, stream
 from threaded import in_threads, on_ranks
@@ -124,6 +126,29 @@ def scattered(comm: Any, dtype: str) -> None:
     check("scatter", out, given[0][part])
 
 
+def prefixes(comm: Any, dtype: str) -> None:
+    """Staged, as neither NCCL nor peers have them."""
+    rank = comm.rank
+    for shape in SHAPES:
+        every = arrays(dtype, shape, comm.size)
+        x = make(every[rank], rank)
+        assert comm.scan(x) is x
+        exact, loose, _ = reduced(every[: rank + 1], "sum")
+        check(f"scan {shape}", x, exact, loose)
+
+        x, out = make(every[rank], rank), make(np.zeros_like(every[rank]), rank)
+        result = comm.exscan(x, out=out, async_op=True).result()
+        check(f"x beside out {shape}", x, every[rank])
+        if rank == 0:
+            assert result is None and comm.exscan(x) is None
+            check(f"out {shape}", out, np.zeros_like(every[rank]))
+        else:
+            exact, loose, _ = reduced(every[:rank], "sum")
+            assert result is out and comm.exscan(x) is x
+            check(f"exscan {shape}", out, exact, loose)
+            check(f"exscan in place {shape}", x, exact, loose)
+
+
 def messages(comm: Any) -> None:
     array = np.arange(100000, dtype=np.float64)
     if comm.rank == 0:
@@ -134,6 +159,20 @@ def messages(comm: Any) -> None:
         assert pending.result() is x
         check("long", x[0], array)
         check("short", x[1], array[:3])
+    rank, right, left = comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    mine = make(array + rank, rank)
+    check("sendrecv", comm.sendrecv(mine, right, left), array + left)
+    check("sent", mine, array + rank)
+    out = make(np.zeros(100000), rank)
+    came, source = comm.sendrecv(mine, right, out=out)
+    assert (came, source) == (out, left)
+    check("sendrecv into out, from any", out, array + left)
+    check("sendrecv in place", comm.sendrecv(mine, right, left, out=mine), array + left)
+    pending = comm.recv(out, tag=1, async_op=True)
+    comm.send(make(array * 2, rank), rank, 1)
+    came, source = pending.result()
+    assert (came, source) == (out, rank)
+    check("from any, which is this rank", out, array * 2)
 
 
 def threads(n: int, dtype: str, how: str) -> None:
@@ -160,6 +199,41 @@ def other_shapes(how: str) -> None:
         assert in_threads([functools.partial(work, comm) for comm in group]) == [2, 2]
         for comm in group:
             comm.close()
+
+
+def one_work(how: str) -> None:
+    """Dense and vector collectives, and messages, have one handle; only what is in a stream cannot call back."""
+
+    def work(comm: Any) -> None:
+        x, first = make(np.full(2, comm.rank + 1.0), comm.rank), comm.rank == 0
+        for call, exact in (
+            (comm.all_reduce, [3.0, 3.0]),
+            (comm.all_gather, [3.0, 3.0, 3.0, 3.0]),
+            (functools.partial(comm.gather, root=0), [3.0] * 4 if first else None),
+        ):
+            pending = call(x, async_op=True)
+            assert type(pending) is DeviceWork
+            if how == "peers":
+                assert pending.algorithm == "peers"
+                with pytest.raises(NotImplementedError, match="a call by peers ends in the order of its stream"):
+                    pending.add_done_callback(print)
+                result = pending.result()
+            else:
+                assert pending.algorithm != "peers"
+                result = pending.future().result(60)
+            if exact is None:
+                assert result is None
+            else:
+                check("one work", result, np.array(exact))
+        if how == "staged":
+            other = 1 - comm.rank
+            coming = comm.recv(x, other, async_op=True)
+            assert type(coming) is DeviceWork
+            comm.send(make(np.full(2, 7.0 + comm.rank), comm.rank), other)
+            check("message", coming.future().result(60), np.full(2, 7.0 + other))
+
+    with staged() if how == "staged" else never_staged():
+        on_ranks(2, work)
 
 
 def explicit_stream() -> None:

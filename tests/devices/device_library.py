@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 from bench_runs import BENCH
-from device_arrays import Array, ByDlpack, fake, make, read, stream
+from device_arrays import Array, ByDlpack, OnDevice, fake, make, read, stream
 
 
 class FakeLibrary:
@@ -50,10 +51,45 @@ class FakeLibrary:
 
 def run_check(name: str, devices: int, *arguments: Any) -> None:
     """One of the checks."""
+    assert getattr(_checks(), name)(FakeLibrary(devices), *arguments)
+
+
+def _checks() -> Any:
     if str(BENCH) not in sys.path:
         sys.path.insert(0, str(BENCH))
-    checks = importlib.import_module("gpu_checks")
-    assert getattr(checks, name)(FakeLibrary(devices), *arguments)
+    return importlib.import_module("gpu_checks")
+
+
+class TorchLike(OnDevice):
+    """An array with what the backend of torch.distributed asks of a tensor before it passes it on."""
+
+    is_sparse = False
+
+    def is_contiguous(self) -> bool:
+        return True
+
+
+def torch_backend(ranks: int) -> None:
+    """dist.all_reduce as PyTorch calls the backend, which cannot tell these arrays from tensors on a device."""
+    from torch import distributed as dist
+
+    backend = importlib.import_module("collectives.torch._backend")
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    timeout, members = timedelta(seconds=60), list(range(ranks))
+
+    def work(comm: Any) -> None:
+        if backend.IS_BACKEND:
+            group = backend.Backend(comm, timeout, members, "fake")
+        else:
+            group = backend.ProcessGroup(dist.HashStore(), comm, timeout, members)
+        for i in range(20):
+            x = TorchLike(np.arange(300 + i, dtype=np.float32) + comm.rank, on=comm.rank)
+            group.allreduce([x], options).wait()
+            expected = ranks * np.arange(300 + i, dtype=np.float32) + sum(members)
+            assert np.array_equal(read(x), expected), f"rank {comm.rank}, call {i}: {read(x)[:4]}"
+
+    _checks().on_threads(ranks, work)
 
 
 def wrong_streams() -> None:

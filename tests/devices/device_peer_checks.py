@@ -10,6 +10,7 @@ from typing import Any
 import collectives
 import numpy as np
 from collectives import BackendError, MismatchError
+from collectives._calls.options import CallOptions
 from collectives._devices import peers
 from device_checks import bitwise_equal, expected, problem
 from fake_devices import DeviceArray, Fake
@@ -43,9 +44,10 @@ class Rank:
 
     def run(self, name: str, op: str, root: int, count: int, counts: Sequence[int], factor: float = 1.0) -> None:
         memory = [[(a.pointer, a.nbytes) for a in arrays] for arrays in (self.given, self.got)]
-        call = peers.Call(name, op, self.dtype, root, count, counts, factor, *memory, self.stream)
+        options = CallOptions(name="test", stream=self.stream, op=op, root=root, factor=factor)
+        call = peers.Call(name, *memory, counts, self.dtype, [], count, options)
         assert self.peers is not None
-        peers.run(self.comm, self.peers, call, None, "test")
+        peers.run(self.comm, self.peers, call)
 
     def read(self) -> list[np.ndarray[Any, Any]]:
         return [a.consume(np.empty(a.nbytes // self.item, numpy_dtype(self.dtype)), self.stream) for a in self.got]

@@ -86,7 +86,9 @@ REFUSED = {
     "avg of integers": Refused(lambda c: c.all_reduce(OnDevice(np.ones(3, int)), "avg"), T, ["avg", "int64"]),
     "no such root": Refused(lambda c: c.broadcast(ones(), 3), V, ["root 3"]),
     "no such op": Refused(lambda c: c.all_reduce(ones(), "add"), Exception, ["add"]),
-    "a message to oneself": Refused(lambda c: c.send(ones(), 0), V, ["rank itself"]),
+    "no such rank": Refused(lambda c: c.send(ones(), 1), V, ["dest 1", "0 to 0"]),
+    "one half of an exchange": Refused(lambda c: c.sendrecv(ones(), 0, 1), V, ["source 1", "0 to 0"]),
+    "no such tag": Refused(lambda c: c.sendrecv(ones(), 0, 0, recvtag=-1), V, ["recvtag -1"]),
 }
 
 

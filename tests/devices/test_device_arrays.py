@@ -45,6 +45,7 @@ def test_whole(three: Any, dtype: str) -> None:
 def test_parts(three: Any, dtype: str) -> None:
     three.run(on_this_rank, cases.parts, dtype)
     three.run(on_this_rank, cases.scattered, dtype)
+    three.run(on_this_rank, cases.prefixes, dtype)
 
 
 @pytest.mark.parametrize("sequence", [list, tuple])
@@ -61,6 +62,11 @@ def test_messages(three: Any) -> None:
 @pytest.mark.parametrize("how", ["peers", "staged"])
 def test_threads(one: Any, how: str, dtype: str, n: int) -> None:
     one.run(run_case, cases.threads, n, dtype, how)
+
+
+@pytest.mark.parametrize("how", ["peers", "staged"])
+def test_one_work(one: Any, how: str) -> None:
+    one.run(run_case, cases.one_work, how)
 
 
 @pytest.mark.parametrize("how", ["peers", "staged"])

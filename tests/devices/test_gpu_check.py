@@ -47,6 +47,16 @@ def test_between_threads(one: Any) -> None:
     one.run(run_case, device_library.run_check, "between_threads", 1, ((1, 10), (1000, 10)))
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_torch_backend(one: Any, ranks: int) -> None:
+    one.run(run_case, device_library.torch_backend, ranks)
+
+
+@pytest.mark.parametrize(("program", "ranks"), [("calls", 2), ("ddp", 2)])
+def test_programs_of_torch_check_themselves(bench_module: Any, program: str, ranks: int) -> None:
+    assert bench_module("gpu_torch").check(program, ranks, "cpu")
+
+
 def test_the_fake_sees_streams_that_are_mixed_up(one: Any) -> None:
     one.run(run_case, device_library.wrong_streams)
 

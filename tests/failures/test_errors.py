@@ -36,6 +36,7 @@ def test_attributes_are_none_when_unknown(kind):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_one_base(kind):
     assert issubclass(kind, errors.CollectivesError)
+    assert issubclass(kind, RuntimeError)  # as errors of torch.distributed are, which programs catch
     # Work.wait() raises TimeoutError for something else: the work is still pending then.
     assert not issubclass(kind, (TimeoutError, ValueError, TypeError))
     assert kind.__doc__

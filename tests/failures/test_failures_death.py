@@ -22,6 +22,7 @@ TRANSPORTS = ["shm", "tcp"]
 PARTS = ["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]
 CALLS = ["all_reduce", "large all_reduce", "list", "broadcast", "large broadcast", "reduce", "large reduce", "barrier"]
 WAYS = [(name, asynchronous) for name in CALLS for asynchronous in (False, True)]
+WAYS += [("scan", True), ("large scan", False), ("exscan", False), ("large exscan", True)]
 WAYS += [(name, True) for name in PARTS] + [(f"large {name}", False) for name in PARTS]
 
 
@@ -29,8 +30,6 @@ def start_parts(comm: Any, collective: str, x: Any, root: int, **more: Any) -> A
     """One of the vector collectives, of an array that can be split evenly."""
     if collective in ("gather", "scatter"):
         more["root"] = root
-    if "gather" in collective:
-        more["counts"] = x.size  # without it the ranks meet before the call returns
     if collective == "scatter" and comm.rank != root:
         x = None
     return getattr(comm, collective)(x, **more)
@@ -45,6 +44,8 @@ def start(comm: Any, name: str, root: int, **more: Any) -> Any:
     x = large if name.startswith("large") else small
     if name.split()[-1] in PARTS:
         return start_parts(comm, name.split()[-1], x[: x.size // comm.size * comm.size], root, **more)
+    if name.endswith("scan"):
+        return getattr(comm, name.split()[-1])(x, **more)
     if name.endswith("all_reduce"):
         return comm.all_reduce(x, **more)
     if name.endswith("broadcast"):

@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import Any
 
 from collectives import errors
+from collectives._distribution import library_version
 from collectives._startup import rendezvous, wire
 from collectives._startup.acceptor import Acceptor
 from collectives._startup.environment import Environment
@@ -176,7 +177,7 @@ def act(caller: Caller, verb: int, argument: bytes) -> None:
         caller.send(message)
     elif verb == 2:
         rank = argument[0] % 4 if argument else 1
-        hello = {"purpose": "rendezvous", "rank": rank, "to": 0, "size": 3, "version": rendezvous.library_version()}
+        hello = {"purpose": "rendezvous", "rank": rank, "to": 0, "size": 3, "version": library_version()}
         hello |= {"instance": str(argument[1:2]), "patience": 50, "protocol": wire.PROTOCOL, "nonce": "0" * 64}
         message = wire.encode(hello)
         caller.said += message

@@ -29,12 +29,15 @@ position = same.index(me)
 across = comm.split(position, places[me])  # one rank of each host, as far as there are
 backwards = comm.split(0, -me)
 pair = comm.new_group([n - 1, 0])
+few = list(range(n))[::-2]  # without the others
+alone = comm.new_group(few, members_only=True) if me in few else None
 for name, group, members in (
     ("host", host, same[::-1]),
     ("across", across, [r for r in sorted(range(n), key=lambda r: (places[r], r))
                         if [q for q in range(n) if places[q] == places[r]].index(r) == position]),
     ("backwards", backwards, list(range(n))[::-1]),
     ("pair", pair, [n - 1, 0]),
+    ("alone", alone, few),
 ):
     if group is not None:
         check(group, members, me)

@@ -10,7 +10,8 @@ import importlib
 import secrets
 from typing import Any
 
-from tf_workers import Worker, Workers, free_ports
+from served import ServedJob, free_ports
+from tf_workers import LEAVING, Worker
 
 SECONDS = "60"  # which a rank waits for the others
 
@@ -38,7 +39,7 @@ def call_by_name(module: str, name: str, *args: Any) -> Any:
     return getattr(importlib.import_module(module), name)(*args)
 
 
-class Ranks(Workers):
+class Ranks(ServedJob):
     """The processes of one job on this host.
 
     Args:
@@ -56,7 +57,7 @@ class Ranks(Workers):
             "COLLECTIVES_TIMEOUT": SECONDS,
             **self.variables,
         }
-        self.workers = [Worker(("rank", r), 1, {"COLLECTIVES_RANK": str(r), **job}) for r in range(size)]
+        super().__init__([Worker(("rank", r), 1, {"COLLECTIVES_RANK": str(r), **job}) for r in range(size)], LEAVING)
         try:
             assert self.run(join) == [(r, size) for r in range(size)]
         except BaseException:

@@ -98,8 +98,8 @@ def test_a_rank_that_dies():
     """It is no disagreement: the others raise that it is gone, and do not go on."""
     ranks = Ranks(3)
     try:
-        ranks.workers[1].process.send_signal(signal.SIGKILL)
-        others = [ranks.workers[0], ranks.workers[2]]
+        ranks.processes[1].process.send_signal(signal.SIGKILL)
+        others = [ranks.processes[0], ranks.processes[2]]
         for worker in others:
             worker.tell((checks.after_a_death, ()))
         for worker in others:
@@ -113,11 +113,11 @@ def test_a_rank_that_dies():
 def test_a_rank_that_leaves_after_a_disagreement():
     ranks = Ranks(2)
     try:
-        ranks.workers[0].tell((checks.after_a_disagreement, (True,)))
-        ranks.workers[1].tell((checks.after_a_disagreement, (False,)))
-        assert ranks.workers[1].outcome().value[0].startswith("FailedPreconditionError")
-        ranks.workers[1].link.close()
-        first, second, third = ranks.workers[0].outcome().value
+        ranks.processes[0].tell((checks.after_a_disagreement, (True,)))
+        ranks.processes[1].tell((checks.after_a_disagreement, (False,)))
+        assert ranks.processes[1].outcome().value[0].startswith("FailedPreconditionError")
+        ranks.processes[1].link.close()
+        first, second, third = ranks.processes[0].outcome().value
         assert first.startswith("FailedPreconditionError"), first
         for error in (second, third):
             assert error.startswith("UnavailableError"), error

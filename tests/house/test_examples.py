@@ -10,8 +10,10 @@ import sys
 import pytest
 from paths import ROOT
 
-# Those for TensorFlow are not started as ranks: tests/tensorflow/test_tensorflow_examples.py.
-EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if "collectives.tensorflow" not in p.read_text())
+# Those for TensorFlow and PyTorch are started otherwise: tests/tensorflow/test_tensorflow_examples.py,
+# tests/torch/test_torch_examples.py.
+FRAMEWORK = re.compile(r"^ *(?:import|from) (?:collectives\.tensorflow|torch)\b", re.MULTILINE)
+EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if not FRAMEWORK.search(p.read_text()))
 LIMIT = 120  # seconds
 
 

@@ -313,7 +313,9 @@ def test_info(capsys):
         *(found[name] for name in ("cuda", "nccl", "tensorflow", "torch", "jax")),
     ]:
         assert entry["found"] or entry["why"]
+    assert {"ring", "two_shot"} <= set(found["algorithms"]["all_reduce"])
     text = format_info(info())
+    assert f"  all_reduce       {', '.join(found['algorithms']['all_reduce'])}\n" in text
     for word in ("instruction set", "shm", "tcp", "cuda", "nccl", "tensorflow"):
         assert word in text
 

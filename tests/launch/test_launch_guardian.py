@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,21 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from host_jobs import gone, parent
 
 LIMIT = 30.0  # seconds that nothing here may reach
 FOREVER = "import signal\nwhile True: signal.pause()\n"
-
-
-def gone(pid: int) -> bool:
-    """Waits until a process that is no child of ours has ended."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([fd], [], [], LIMIT)[0])
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager
@@ -59,10 +47,6 @@ def pids(process: subprocess.Popen[str], count: int) -> list[int]:
         assert line, "the output ended"
         found += [int(line.split()[-1])] if " pid " in line else []
     return found
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 # What each rank starts, all of which print their numbers: a shell that waits for the program; a worker in a session of

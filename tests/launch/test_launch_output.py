@@ -13,8 +13,8 @@ LIMIT = 60  # seconds
 # The launcher, which does not wait for output once the ranks have ended.
 LAUNCHER = """
 import sys
-from collectives.launch import local
-local._DRAIN = 0.0
+from collectives.launch import _ranks, local
+_ranks._DRAIN = 0.0
 sys.exit(local.run_local([sys.executable, sys.argv[1]], 1))
 """
 # A rank that stops the launcher, prints what a pipe just holds, and leaves a server behind, which has the output of the

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import collectives
 import pytest
-from collectives.launch import local
+from collectives.launch._job import Job, forwarding
 from collectives.launch._process import share_of_cores
 
 LIMIT = 60  # seconds
@@ -41,6 +42,8 @@ def test_share_of_a_rank(ranks: int, threads: int) -> None:
     assert share_of_cores(ranks, {"OMP_NUM_THREADS": ""}, said.append) == {"OMP_NUM_THREADS": str(threads)}
     assert said == [f"{SAID.format(threads)} ({CORES} cores, {ranks} ranks); set it for another number"]
     assert share_of_cores(ranks, {"OMP_NUM_THREADS": "3"}, said.append) == {}
+    for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        assert share_of_cores(ranks, {name: "2"}, said.append) == {}
     assert share_of_cores(1, {}, said.append) == {}  # which has them all
     assert len(said) == 1
 
@@ -60,6 +63,16 @@ def test_ranks_share_the_cores(tmp_path: Path) -> None:
     out, err = start(*run, threads="7")
     assert sorted(out.splitlines()) == ["[0] 7", "[1] 7"]
     assert err == ""
+
+
+def test_names_of_options_as_other_launchers_have_them(tmp_path: Path) -> None:
+    program = tmp_path / "sized.py"
+    program.write_text("import os, sys; print(os.environ['COLLECTIVES_SIZE'], sys.argv[1:])\n")
+    for option in ("-np", "--nproc-per-node"):
+        out, _ = start("-m", "collectives", "run", option, "2", "--no-prefix", str(program), "-n", "5", threads="1")
+        assert out.splitlines() == ["2 ['-n', '5']"] * 2
+    for command in (("--version",), ("run", "--version")):
+        assert start("-m", "collectives", *command)[0] == f"collectives {collectives.__version__}\n"
 
 
 # NumPy reads the variable when it is loaded, which is when a rank imports the module of its function.
@@ -147,9 +160,9 @@ def test_a_signal_that_comes_at_the_very_end_reaches_others() -> None:
     ours.settimeout(0)
     before = signal.set_wakeup_fd(theirs.fileno())
     user = signal.signal(signal.SIGUSR1, lambda *_: None)
-    job = local._Job(1.0, False)
+    job = Job(1.0, False)
     try:
-        with local._forwarding(job):
+        with forwarding(job):
             os.kill(os.getpid(), signal.SIGUSR1)
         assert ours.recv(64) == bytes([signal.SIGUSR1])
     finally:

@@ -225,10 +225,12 @@ def test_closing_ends_what_was_dropped(pools: Pools, transport: str) -> None:
 
 
 def close_with_what_never_comes(comm: Any) -> float:
-    """Both ranks close with a receive to which there is no send, and with one whose message comes."""
+    """Both ranks close with receives to which there is no send, and with one whose message comes."""
     began = time.monotonic()
     with comm.dup() as group:
         group.recv(np.zeros(300_000), 1 - comm.rank, tag=1, async_op=True)
+        group.recv(np.zeros(1), tag=3, async_op=True)
+        group.recv(np.zeros(1), 1 - comm.rank, tag=3, async_op=True)  # behind the one from any rank
         group.recv(received := np.zeros(300_000), 1 - comm.rank, tag=2, async_op=True)
         group.send(np.full(300_000, 5.0), 1 - comm.rank, tag=2, async_op=True)
     assert (received == 5).all()
@@ -245,10 +247,10 @@ def wrong_calls(comm: Any) -> None:
     """Each is refused before anything is sent, so the communicator goes on."""
     x, other = np.zeros(3), 1 - comm.rank
     for call, word in ((comm.send, "dest"), (comm.recv, "source")):
-        for peer, text in ((comm.rank, "this rank itself"), (2, "0 to 1"), (-1, "0 to 1")):
-            with pytest.raises(ValueError, match=f"{word} {peer} .*{text}"):
+        for peer in (2, -1):
+            with pytest.raises(ValueError, match=f"{word} {peer} .*0 to 1"):
                 call(x, peer)
-        for peer in (1.0, "0", None, True):
+        for peer in (1.0, "0", True, *([None] if call == comm.send else [])):
             with pytest.raises(TypeError, match=f"{word} is"):
                 call(x, peer)
         for tag in (-1, 1 << 24, 1 << 40, -(1 << 70)):
@@ -280,7 +282,7 @@ def wrong_calls(comm: Any) -> None:
     work = comm.send([fixed, fixed], other, async_op=True)  # may be read twice, and need not be writable
     comm.recv([x, y], other)
     work.wait()
-    with comm.split(comm.rank) as alone, pytest.raises(ValueError, match="this rank itself"):
+    with comm.split(comm.rank) as alone, pytest.raises(ValueError, match="would wait for itself"):
         alone.send(x, 0)
 
 

@@ -143,6 +143,8 @@ def wait_for_victim(comm: Any, kind: str) -> None:
         comm.recv(x, 1, 5)
     elif kind == "short recv":
         comm.recv(x[:1], 1)
+    elif kind == "recv from any":
+        comm.recv(x)  # rank 2 could still send, but the communicator has failed
     else:
         works = [comm.recv(np.ones(LARGE), 1, async_op=True), comm.send(x, 1, async_op=True)]
         works.append(comm.recv(x[:3], 2, async_op=True))
@@ -153,7 +155,7 @@ def wait_for_victim(comm: Any, kind: str) -> None:
         works[0].wait()
 
 
-@pytest.mark.parametrize("kind", ["send", "recv", "short recv", "several"])
+@pytest.mark.parametrize("kind", ["send", "recv", "short recv", "recv from any", "several"])
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_death_while_others_wait(pools: Pools, transport: str, kind: str) -> None:
     group = pools.get(3, transport)

@@ -18,8 +18,12 @@ import numpy as np
 import collectives
 sys.path[:] = sys.argv[1].split(":")
 from test_messages import SIZES, every_pair, out_of_order, ring
+from test_messages_any import from_all, posted_first, tags_and_groups
 from test_messages_failures import leave
 from test_messages_flow import AHEAD, blocked_sender, on_groups, threads, traffic, unexpected
+from test_messages_own import all_of_it
+from test_probe import facts, unknown_lengths
+from test_sendrecv import ring as exchange
 
 comm = collectives.init()
 every_pair(comm)
@@ -28,6 +32,13 @@ out_of_order(comm, [0, 100, 70_000, 300_000], 3)
 traffic(comm, 7)
 on_groups(comm)
 threads(comm, 20)
+exchange(comm)
+from_all(comm, [8, 70_000, 300_000], 5)
+posted_first(comm, 3, 20)
+tags_and_groups(comm)
+all_of_it(comm)
+facts(comm)
+unknown_lengths(comm)
 before = comm.bytes_by_transport()
 for peer in range(comm.size):
     if peer != comm.rank:

@@ -24,8 +24,8 @@ PUBLISHED = {
         "communicator",
         "aborted",
         "report_bytes",
-        "note_version",
-        "notes",
+        "edition",
+        "copies",
         "probe",
     ),
 }
@@ -41,7 +41,7 @@ ALIASES = {
 # Accesses of other kinds. Only this rank writes the word, or has just read it by acquire.
 OWN = {
     ("csrc/engine/flag_latency.cc", "probe.load(relaxed)"),
-    ("csrc/engine/groups/shrink.cc", "note_version.load(relaxed)"),
+    ("csrc/memory/domain.h", "edition.load(relaxed)"),
     ("csrc/memory/host_memory.cc", "left.compare_exchange_strong(release, relaxed)"),
     ("csrc/engine/failure/explain.cc", "explained.compare_exchange_weak(relaxed)"),
     ("csrc/memory/host_memory.cc", "sleeping.exchange(seq_cst)"),  # for ThreadSanitizer, which knows no fences

@@ -74,8 +74,10 @@ def on_devices(arrays: list[Any], devices: list[int] | None = None) -> list[Any]
 def finish(devices: list[int]) -> None:
     """Waits until the streams of the devices have come so far."""
     from collectives import _core
+    from collectives._calls.options import CallOptions
+    from collectives._devices import nccl
 
-    calls = [("barrier", [], [], [], "uint8", "sum", 0, -1, b"", 0x100 + d, 30.0, "", ()) for d in devices]
+    calls = [nccl.call_of("barrier", [], [], [], "uint8", CallOptions(timeout=30.0, stream=0x100 + d)) for d in devices]
     for work in _core._nccl_run_group(nccl_replicas._connect(tuple(devices)), calls):
         assert work.wait(30)
 

@@ -53,6 +53,8 @@ def calls(comm: Any) -> None:
     out = Shown(np.zeros(6))
     work = comm.all_reduce(Shown(np.arange(6.0) + rank), "max", out=out, async_op=True)
     assert work.result() is out
+    with pytest.raises(NotImplementedError, match="nccl"):
+        work.add_done_callback(print)
     np.testing.assert_array_equal(seen(out), np.arange(6.0) + n - 1)
     y = Shown(np.full(3, float(rank)))
     comm.broadcast(y, 1)

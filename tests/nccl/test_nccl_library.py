@@ -88,7 +88,7 @@ def test_the_library_that_was_named_is_the_only_one(places: dict[str, Path]) -> 
 def test_nothing_is_there() -> None:
     found = status(program=WITHOUT + STATUS)
     assert not found["usable"] and found["version"] == ""
-    assert "libnccl.so.2" in found["why"] and "collectives[nccl]" in found["why"]
+    assert "libnccl.so.2" in found["why"] and "collectives-comm[nccl]" in found["why"]
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_stopped_rank_ends_at_the_deadline():
 def test_a_world_of_one():
     sizes = []
     world = connect(Environment(), lambda size, room: (sizes.append(size) or -1, -1))
-    assert (world.ranks, world.host, world.tcp_fds, sizes) == ([0], [0], [{}], [1])
+    assert (world.ranks, world.host, world.sockets, sizes) == ([0], [0], [{}], [1])
     assert [process.ranks for process in world.processes] == [[0]]
 
 

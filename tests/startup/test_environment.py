@@ -18,6 +18,7 @@ from collectives._startup.environment import (
     VARIABLES,
     Environment,
     read_environment,
+    read_log,
     read_num_threads,
     read_recorder_dir,
     read_signals,
@@ -26,7 +27,7 @@ from collectives._startup.environment import (
     variables_set,
     warn_of_unknown_variables,
 )
-from collectives._startup.foreign import SIZES
+from collectives._startup.launchers import launchers
 from collectives._startup.settings import TRANSPORTS
 from collectives._world import DEFAULT_TIMEOUT
 from collectives.launch.info import format_info, info
@@ -67,7 +68,7 @@ def test_names_and_heaps_that_are_too_long():
         read_symmetric_heap({"COLLECTIVES_SYMMETRIC_HEAP": "99999999T"})
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", [launcher.size_variable for launcher in launchers() if launcher.size_variable])
 def test_ranks_of_other_launchers_are_no_worlds_of_one(name):
     with pytest.raises(ValueError, match=rf"^{name} is 3: .* COLLECTIVES_RENDEZVOUS.* init\(size=1\)"):
         read_environment(environ={name: "3"})
@@ -82,12 +83,27 @@ def test_a_rank_of_mpirun_is_no_world_of_one():
     program = "import collectives; print(collectives.init({}).size)"
     refused = run_program(program.format(""), environ)
     assert refused.returncode == 1
-    assert "ValueError: OMPI_COMM_WORLD_SIZE is 2: mpirun of Open MPI has started 2 processes" in refused.stderr
+    assert "ValueError: mpirun of Open MPI has started this process as rank 1 of 2" in refused.stderr
     assert run_program(program.format("size=1"), environ).stdout == "1\n"
 
 
 def run_program(program, environ):
     return subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
+
+
+def test_the_start_has_a_timeout_of_its_own():
+    assert read_environment(environ={"COLLECTIVES_TIMEOUT": "7"}).start_timeout == 7
+    both = {"COLLECTIVES_TIMEOUT": "7", "COLLECTIVES_START_TIMEOUT": "9.5"}
+    assert (read_environment(environ=both).start_timeout, read_environment(environ=both).timeout) == (9.5, 7)
+    assert read_environment(timeout=3, environ=both).start_timeout == 9.5
+    with pytest.raises(ValueError, match="COLLECTIVES_START_TIMEOUT is 'soon'; a positive number of seconds"):
+        read_environment(environ={"COLLECTIVES_START_TIMEOUT": "soon"})
+
+
+def test_levels_of_logging():
+    assert [read_log({"COLLECTIVES_LOG": text}) for text in ("", "info", "error")] == ["", "info", "error"]
+    with pytest.raises(ValueError, match="COLLECTIVES_LOG is 'loud'; accepted are error, warning, info, debug"):
+        read_log({"COLLECTIVES_LOG": "loud"})
 
 
 def test_empty_variables_are_not_set():
@@ -240,6 +256,7 @@ def test_every_variable_is_read_where_the_table_says():
     read_num_threads(recorder)
     read_recorder_dir(recorder)
     read_signals(recorder)
+    read_log(recorder)
     readers = dict.fromkeys(recorder.read, "python/collectives/_startup/environment.py")
     for path in (ROOT / "csrc").rglob("*.cc"):
         for name in re.findall(r'\benvironment(?:_integer)?\("(\w+)"', path.read_text()):
@@ -252,7 +269,8 @@ def test_the_table_says_what_the_readers_do():
     assert tuple(TABLE) == VARIABLES
     heap = "COLLECTIVES_SYMMETRIC_HEAP"
     assert read_symmetric_heap({heap: TABLE[heap]["default"].strip("`")}) == DEFAULT_HEAP
-    assert re.findall(r"`(\w+)`", TABLE["COLLECTIVES_TRANSPORT"]["accepted"]) == list(TRANSPORTS)
+    named = re.findall(r"`(\w+)`", TABLE["COLLECTIVES_TRANSPORT"]["accepted"])
+    assert {"auto", "shm", "tcp", "nccl"} == set(named) <= set(TRANSPORTS)
     assert TABLE["COLLECTIVES_TRANSPORT"]["default"] == f"`{Environment().transport}`"
     assert TABLE["COLLECTIVES_SIZE"]["accepted"] == f"integer from 1 to {MAX_SIZE}"
     wanted = f"{START_TIMEOUT:g} for starting, {DEFAULT_TIMEOUT:g} for a collective"

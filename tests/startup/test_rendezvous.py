@@ -14,8 +14,9 @@ import threading
 import time
 
 import pytest
+from collectives._distribution import library_version
 from collectives._startup import rendezvous, wire
-from collectives._startup.environment import Environment, library_version
+from collectives._startup.environment import Environment
 from collectives._startup.wire import Deadline, RefusedError, WireError
 from collectives.errors import DeadlineError, MismatchError, PeerError
 

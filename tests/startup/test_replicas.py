@@ -138,11 +138,19 @@ def test_hosts_come_first(hosts, places, replicas, order):
 
 def test_one_world_at_a_time():
     first = collectives.init(replicas=2)
-    with pytest.raises(collectives.CollectivesError, match=r"before: this process has ranks 0, 1 of 2; "):
-        collectives.init(replicas=2)
+    again = collectives.init(replicas=2)
+    assert len(again) == 2 and all(one is other for one, other in zip(first, again, strict=True))
+    ranks = r"this process has ranks 0, 1 of 2, by collectives\.init\(\) at test_replicas\.py:\d+ with .*replicas=2"
+    for call, text in [
+        (collectives.init, "replicas=None was asked for"),
+        (lambda: collectives.init(replicas=3), "replicas=3 was asked for"),
+        (collectives.world, r"init\(replicas=\) returned"),
+    ]:
+        with pytest.raises(collectives.CollectivesError, match=f"{ranks}.*{text}"):
+            call()
     first[0].close()
-    with pytest.raises(collectives.CollectivesError, match=r"before: this process is rank 1 of 2"):
-        collectives.init()
+    with pytest.raises(collectives.CollectivesError, match=r"this process is rank 1 of 2, .* ranks here are closed"):
+        collectives.init(replicas=2)
     first[1].close()
     with collectives.init() as alone:
         assert alone.size == 1

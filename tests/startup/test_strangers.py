@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
+from collectives._distribution import library_version
 from collectives._startup import wire
-from collectives._startup.environment import library_version
 from collectives._startup.wire import Deadline
 
 LIMIT = 240.0  # seconds that nothing here may reach

@@ -16,6 +16,7 @@ from typing import Any
 import built
 import numpy as np
 from collectives import _core
+from collectives._calls.options import CallOptions
 from paths import ROOT, SUPPORT, python_path
 
 LIMIT = 280  # seconds
@@ -157,4 +158,5 @@ def collective(
         (device, stream, [(a.pointer, a.nbytes) for a in inputs], [(a.pointer, a.nbytes) for a in outputs])
         for device, stream, inputs, outputs in ranks
     ]
-    _core._device_collective(name, algorithm, op, dtype, root, count, list(counts), arguments, chunk_bytes)
+    options = CallOptions(algorithm=algorithm, op=op, root=root)
+    _core._device_collective(name, arguments, list(counts), dtype, count, options, chunk_bytes)

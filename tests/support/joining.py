@@ -58,7 +58,7 @@ class Peer:
     def __init__(self, process):
         [self.rank] = process.ranks
         self.host_name, self.pid = process.host_name, process.pid
-        self.tcp_fd = world.tcp_fds[0].get(self.rank, -1)
+        self.tcp_fd = world.sockets[0].get(self.rank, -1)
         for name in ("memory_fd", "doorbell_fd", "control_fd", "pid_fd"):
             [descriptor] = getattr(process, name + "s") or [-1]
             setattr(self, name, descriptor)

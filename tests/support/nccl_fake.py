@@ -86,12 +86,16 @@ def start(
     comm: Any, collective: str, inputs: list[Any], outputs: list[Any], device: int | None = None, **more: Any
 ) -> Any:
     """The call, as the package makes it for arrays on a device: here the memory of the host stands for it."""
+    from collectives._calls.options import CallOptions
     from collectives._devices import nccl
 
     place = comm.rank if device is None else device
     if collective not in ("send", "recv"):
         assert nccl.wanted(comm, place)
-    return nccl.run(comm, collective, operands(inputs), operands(outputs), device=place, **more)
+    lengths = more.pop("counts", None)
+    said = {field: more.pop(field) for field in CallOptions._fields if field in more}
+    options = CallOptions(**{"stream": 0, **said})
+    return nccl.run(comm, collective, operands(inputs), operands(outputs), lengths, options, device=place, **more)
 
 
 def call(comm: Any, collective: str, inputs: list[Any], outputs: list[Any], **more: Any) -> None:

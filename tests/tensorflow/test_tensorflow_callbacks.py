@@ -112,7 +112,7 @@ def test_one_path_on_all_workers(start, tmp_path, temporary):
     assert all((tmp_path / f"workertemp_{rank}" / "model.keras").exists() for rank in range(2))
     assert len((tmp_path / "losses.csv").read_text().splitlines()) == 1 + EPOCHS
     assert len(list((tmp_path / "checkpoints").iterdir())) == EPOCHS + 1
-    first, _ = workers.workers
+    first, _ = workers.processes
     for name in ("model.keras", "function.keras", f"checkpoints/{EPOCHS}.keras"):
         first.tell((load, (str(tmp_path / name),)))
         outcome = first.outcome()
@@ -143,10 +143,10 @@ def test_training_goes_on_after_a_death(start, tmp_path, temporary, shared):
         left.rmdir()
 
     workers = start()
-    for worker in workers.workers:
-        elsewhere = not shared and worker.task == ("worker", 1)
+    for worker in workers.processes:
+        elsewhere = not shared and worker.name == "worker 1"
         worker.tell((fit, (str(tmp_path / ("elsewhere" if elsewhere else "broken")), None)))
-    resumed = [worker.outcome() for worker in workers.workers]
+    resumed = [worker.outcome() for worker in workers.processes]
     for outcome, (losses, weights) in zip(resumed, whole, strict=True):
         assert outcome.error is None, outcome.text
         assert outcome.value[0] == {epoch: losses[epoch] for epoch in (2, 3)}

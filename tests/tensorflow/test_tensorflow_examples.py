@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import ROOT
-from tf_workers import free_ports
+from served import free_ports
 
 LIMIT = 120  # seconds
 SAMPLES = 1797 * 4 // 5  # for training, of scikit-learn's digits

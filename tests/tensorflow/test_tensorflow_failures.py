@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import tf_worker_checks as checks
 from pool import NOTICED
-from tf_workers import TASKS, Workers, forget, forget_all_but_latest, make, say, strategy
+from served import say
+from tf_workers import TASKS, Workers, forget, forget_all_but_latest, make, strategy
 
 TIMEOUT = 4.0  # seconds, of collectives where a worker is missing
 LATE = NOTICED  # seconds that noticing and telling may take beyond it
@@ -148,7 +149,7 @@ def test_no_other_strategy_without_a_worker(start):
 
     workers = start()
     workers.outcomes(reduce_unlike, "shape")
-    first, second = workers.workers
+    first, second = workers.processes
     second.kill()
     assert second.process.wait() != 0
     first.tell((again, ()))
@@ -203,10 +204,10 @@ def test_a_worker_is_killed_in_mid_step(start, victim):
 
     workers = start()
     workers.start(steps, 30.0)
-    for worker in workers.workers:
+    for worker in workers.processes:
         worker.event()
-    survivor = workers.workers[1 - victim]
-    workers.workers[victim].kill()
+    survivor = workers.processes[1 - victim]
+    workers.processes[victim].kill()
     killed = time.monotonic()
     outcome = survivor.outcome()
     assert isinstance(outcome.error, UnavailableError), outcome.text or outcome.error

@@ -40,9 +40,9 @@ def same(got: object, expected: object, what: str) -> None:
 @pytest.mark.parametrize("part", range(len(PARTS)))
 def test_all_three_methods(workers, part):
     """Weights, losses, metrics and predictions are those of one process."""
-    size = len(workers.workers)
+    size = len(workers.processes)
     for name in names(part, size):
-        reference = workers.workers[0]
+        reference = workers.processes[0]
         got = workers.run(checks.together, name)
         reference.tell((checks.alone, (name, size)))
         outcome = reference.outcome()
@@ -63,7 +63,7 @@ def test_all_three_methods(workers, part):
 
 def test_shapes_are_learned_without_sending(workers):
     """Keras' first look at a batch moves nothing; the mean of batches that a user asks for is one."""
-    size = len(workers.workers)
+    size = len(workers.processes)
     mean = np.arange(2.0 * size).reshape(size, 2).mean(0).tolist()
     assert workers.run(checks.learns_shapes_by_itself) == [(0, [mean, mean])] * size
 
@@ -75,10 +75,10 @@ OVERFLOWS = ((0,), (checks.HALF_BATCH - 1,), ())
 @pytest.mark.parametrize("eager", [False, True])
 def test_an_overflow_on_one_worker_is_one_of_all(workers, eager):
     """A loss scale goes down, and the step is left out, on all workers, as with one process and the global batch."""
-    size = len(workers.workers)
+    size = len(workers.processes)
     for bad in OVERFLOWS if size > 1 and not eager else OVERFLOWS[1:2]:
         got = workers.run(checks.half, bad, eager, True)
-        reference = workers.workers[0]
+        reference = workers.processes[0]
         reference.tell((checks.half, (bad, eager, False)))
         outcome = reference.outcome()
         assert outcome.error is None, outcome.text
@@ -93,7 +93,7 @@ def test_an_overflow_on_one_worker_is_one_of_all(workers, eager):
 
 def test_jit_compile_is_refused_where_it_is_set(workers):
     """By `compile`, and while a function of the program is traced; a process that is alone reduces nothing."""
-    size = len(workers.workers)
+    size = len(workers.processes)
     for compiled, traced, after in workers.run(checks.compiled_by_xla):
         assert ("model.compile: jit_compile is True" in compiled) == (size > 1)
         assert ("'suspect:0' is reduced in a tf.function with jit_compile=True" in traced) == (size > 1)

@@ -346,7 +346,7 @@ sys.modules["tensorflow"] = None
 try:
     import collectives.tensorflow
 except ImportError as error:
-    assert "pip install" in str(error) and "collectives[tensorflow]" in str(error), error
+    assert "pip install" in str(error) and "collectives-comm[tensorflow]" in str(error), error
 else:
     raise SystemExit("no ImportError")
 """

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from paths import python_path
+from served import free_ports
 
 LIMIT = 200  # seconds that nothing here may reach
+LEAVING = 20  # seconds in which a server ends: one on an idle machine, over five were seen beside other work
 
 SERVER = """
 import json, sys
@@ -82,14 +81,6 @@ print(json.dumps({"stock": stock, "ours": train(3), "here": _ops.replica_bytes()
 """
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("localhost", 0))
-        return [s.getsockname()[1] for s in sockets]
-
-
 def start(program: str, argument: Any) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     # TensorFlow's coordinator and its servers wait for each other on the only thread, with stock reductions too.
@@ -149,8 +140,6 @@ def test_our_op_runs_in_the_workers(servers: Any) -> None:
     assert ask(ps) == 0
     assert result["here"] == 0
     for server in (first, second, ps):
-        begin = time.monotonic()
-        out, _ = server.communicate(timeout=30)
+        out, _ = server.communicate(timeout=LEAVING)
         assert out == "done\n"
         assert server.returncode == 0
-        assert time.monotonic() - begin < 5

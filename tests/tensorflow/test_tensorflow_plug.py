@@ -130,6 +130,6 @@ def test_without_tensorflow(module):
     assert run.returncode == 0, run.stderr[-2000:]
     if module == "tensorflow":
         assert "ImportError collectives.tensorflow needs TensorFlow 2.16" in run.stdout
-        assert "pip install 'collectives[tensorflow]'" in run.stdout
+        assert "pip install 'collectives-comm[tensorflow]'" in run.stdout
     else:
-        assert "collectives[tensorflow]" not in run.stdout
+        assert "collectives-comm[tensorflow]" not in run.stdout

@@ -118,7 +118,7 @@ def test_a_worker_that_registers_never(start: Callable[..., Workers]) -> None:
     workers.start(failures.never, TIMEOUT)
     _start.meet(config_of(workers, 1), Deadline(TIMEOUT + IMPORT))
     with held(workers.ports[1]):
-        outcome = workers.workers[0].outcome()
+        outcome = workers.processes[0].outcome()
     assert isinstance(outcome.error, DeadlineExceededError), outcome.text
     assert "worker 0 at" in outcome.error.message
     assert workers.leave() == [0]
@@ -127,7 +127,7 @@ def test_a_worker_that_registers_never(start: Callable[..., Workers]) -> None:
 def test_a_worker_that_starts_again(start: Callable[..., Workers]) -> None:
     """The first forgets the one that has gone; one of another job gets an error for it, and strangers do no harm."""
     workers = start()
-    first, second = workers.workers
+    first, second = workers.processes
     first.tell((failures.again, ()))
     other = TFConfig({"worker": [*config_of(workers, 0).cluster["worker"], "localhost:1"]}, "worker", 1)
     with pytest.raises(_start.StartError, match=r"is of a job with \{'worker': 2\}, not with \{'worker': 3\}"):
@@ -135,7 +135,7 @@ def test_a_worker_that_starts_again(start: Callable[..., Workers]) -> None:
     with socket.create_connection(("localhost", workers.ports[0])) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         second.tell((failures.again, ()))
-        for worker in workers.workers:
+        for worker in workers.processes:
             outcome = worker.outcome()
             assert outcome.error is None, outcome.text
             assert outcome.value == (3.0, 2)

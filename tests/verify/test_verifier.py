@@ -16,7 +16,8 @@ import tiers
 from collectives import _core
 
 PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", *PARTS)
+PREFIX = ("scan", "exscan")
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", *PREFIX, *PARTS)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 ALGORITHMS = [(c, a["name"]) for c in COLLECTIVES for a in _core._algorithms(c)]
 CANONICAL = {(c, a["name"]) for c in COLLECTIVES for a in _core._algorithms(c) if a["determinism"] == "canonical"}
@@ -65,7 +66,7 @@ def uneven(collective: str, size: int) -> Iterator[list[int]]:
 def check(collective: str, algorithm: str, size: int, **case: Any) -> None:
     verdict = _core._verify(collective, algorithm, size, **case)
     assert verdict["ok"], (size, case, verdict["problem"])
-    if (collective, algorithm) in CANONICAL and collective in ("all_reduce", "reduce", "reduce_scatter"):
+    if (collective, algorithm) in CANONICAL and collective in ("all_reduce", "reduce", "reduce_scatter", *PREFIX):
         assert verdict["canonical"], f"{algorithm} promises canonical order and breaks it: {size}, {case}"
 
 
@@ -181,7 +182,8 @@ def test_rounded_partial_results_break_the_canonical_order() -> None:
 def test_every_mutant_is_rejected(collective: str, algorithm: str) -> None:
     """No wait, signal, await, flush, send or receive is there for nothing, and none is missed by the verifier."""
     total = 0
-    lengths = {"barrier": (0,), "all_reduce": (3, 117, 241), "broadcast": (3, 117, 241), "reduce": (3, 117, 241)}
+    lengths = {"barrier": (0,), **dict.fromkeys(("all_reduce", "broadcast", "reduce"), (3, 117, 241))}
+    lengths |= dict.fromkeys(PREFIX, (3, 16, 20, 37, 117))
     for case in small_cases(collective, algorithm, range(1, 6), lengths.get(collective, (1, 37, 81))):
         survivors, mutants = _core._survivors(collective, algorithm, **case, **TINY, repeats=3)
         assert not survivors, (case, survivors[:3])
@@ -316,6 +318,18 @@ def binomial(n: int, s: int, root: int) -> Links:
     return {((root + (v & (v - 1))) % n, (root + v) % n): s for v in range(1, n)}
 
 
+def upwards(n: int, s: int, _: int) -> Links:
+    return {(i, j): s for i in range(n) for j in range(i + 1, n)}
+
+
+def doubling(n: int, s: int, _: int) -> Links:
+    return {(i, j): s for i in range(n) for j in range(i + 1, n) if (j - i).bit_count() == 1}
+
+
+def most_bits(n: int) -> int:
+    return max(v.bit_count() for v in range(n))
+
+
 FORMS: dict[tuple[str, str], Form] = {
     ("all_reduce", "one_shot"): Form(everyone(lambda n, s: s), lambda n: min(n - 1, 1)),
     ("all_reduce", "two_shot"): Form(everyone(lambda n, s: 2 * s // n), lambda n: min(n - 1, 1) * 2),
@@ -324,9 +338,14 @@ FORMS: dict[tuple[str, str], Form] = {
     ("all_reduce", "hierarchical_copy"): Form(two_mains, lambda n: 4 if n > 3 else min(n - 1, 1) * 2),
     ("broadcast", "one_shot"): Form(from_root, lambda n: min(n - 1, 1)),
     ("broadcast", "ring"): Form(chain, lambda n: n - 1),
-    ("broadcast", "tree"): Form(binomial, lambda n: max(v.bit_count() for v in range(n))),
+    ("broadcast", "tree"): Form(binomial, most_bits),
     ("reduce", "one_shot"): Form(to_root, lambda n: min(n - 1, 1)),
     ("reduce", "reduce_to_one"): Form(to_root, lambda n: min(n - 1, 1)),
+    ("scan", "one_shot"): Form(upwards, lambda n: min(n - 1, 1)),
+    ("scan", "pipeline"): Form(chain, lambda n: n - 1),
+    ("scan", "recursive_doubling"): Form(doubling, most_bits),
+    ("exscan", "one_shot"): Form(upwards, lambda n: min(n - 1, 1)),
+    ("exscan", "recursive_doubling"): Form(doubling, most_bits),
     ("barrier", "one_shot"): Form(lambda n, s, root: {}, lambda n: 0),
     ("barrier", "tree"): Form(lambda n, s, root: {}, lambda n: 0),
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/arrays/dlpack_types.h"
+#include "bindings/setup/kept.h"
 
 namespace collectives {
 namespace {
@@ -23,8 +24,9 @@ PyObject* attribute(PyObject* object, const char* name) {
   return object == nullptr ? nullptr : PyObject_GetAttrString(object, name);
 }
 
-bool find(Torch* torch) {
-  static PyObject* name = PyUnicode_InternFromString("torch");
+// A new record, or nullptr.
+const Torch* find() {
+  static constinit KeptName name("torch");
   PyObject* module = PyImport_GetModule(name);  // does not import it: a program that has tensors has done that
   PyObject* nn = attribute(module, "nn");
   PyObject* tensor = attribute(module, "Tensor");
@@ -39,49 +41,25 @@ bool find(Torch* torch) {
   PyErr_Clear();
   const bool found = exchange != nullptr && exchange->major == 1 && exchange->view != nullptr && parameter != nullptr &&
                      empty_like != nullptr && contiguous != nullptr;
-  if (found) {
-    *torch = {Py_NewRef(tensor), Py_NewRef(parameter), Py_NewRef(empty_like), Py_NewRef(contiguous), exchange};
-  }
+  const Torch* const torch =
+      found ? new Torch{Py_NewRef(tensor), Py_NewRef(parameter), Py_NewRef(empty_like), Py_NewRef(contiguous), exchange}
+            : nullptr;
   for (PyObject* object : {module, nn, tensor, parameter, empty_like, contiguous, capsule}) {
     Py_XDECREF(object);
   }
-  return found;
+  return torch;
 }
 
 const Torch* torch() {
-  static Torch found;
-  return found.exchange != nullptr || find(&found) ? &found : nullptr;
+  static constinit KeptRecord<Torch> found;
+  return found.get(find, [](const Torch& late) {
+    for (PyObject* object : {late.tensor, late.parameter, late.empty_like, late.contiguous}) {
+      Py_DECREF(object);
+    }
+  });
 }
 
-struct Encoding {
-  std::uint8_t code;
-  std::uint8_t bits;
-};
-constexpr std::uint8_t kInt = 0;
-constexpr std::uint8_t kUnsigned = 1;
-constexpr std::uint8_t kFloat = 2;
-constexpr std::uint8_t kBrain = 4;
-constexpr std::uint8_t kComplex = 5;
-constexpr std::uint8_t kBoolean = 6;
-constexpr std::uint8_t kE4M3FN = 10;
-constexpr std::uint8_t kE5M2 = 12;
-constexpr std::array<Encoding, kDTypes> kEncodings = {{{kFloat, 16},
-                                                       {kBrain, 16},
-                                                       {kFloat, 32},
-                                                       {kFloat, 64},
-                                                       {kInt, 8},
-                                                       {kInt, 16},
-                                                       {kInt, 32},
-                                                       {kInt, 64},
-                                                       {kUnsigned, 8},
-                                                       {kUnsigned, 16},
-                                                       {kUnsigned, 32},
-                                                       {kUnsigned, 64},
-                                                       {kBoolean, 8},
-                                                       {kComplex, 64},
-                                                       {kComplex, 128},
-                                                       {kE4M3FN, 8},
-                                                       {kE5M2, 8}}};  // in the order of DType
+std::uint8_t bits_of(const DTypeFacts& facts) { return static_cast<std::uint8_t>(8 * facts.bytes); }
 
 constexpr std::uintptr_t kLowest = 1 << 16;  // lower addresses are never mapped
 
@@ -96,10 +74,11 @@ bool is_false(PyObject* object, PyObject* method) {
 // Whether the values of the tensor are those in its memory. PyTorch may only flag a tensor as conjugated, negated or
 // zero, which DLPack does not export.
 bool means_its_memory(PyObject* object, std::uint8_t code) {
-  static PyObject* negative = PyUnicode_InternFromString("is_neg");
-  static PyObject* conjugate = PyUnicode_InternFromString("is_conj");
-  static PyObject* zeros = PyUnicode_InternFromString("_is_zerotensor");
-  return is_false(object, negative) && is_false(object, zeros) && (code != kComplex || is_false(object, conjugate));
+  static constinit KeptName negative("is_neg");
+  static constinit KeptName conjugate("is_conj");
+  static constinit KeptName zeros("_is_zerotensor");
+  return is_false(object, negative) && is_false(object, zeros) &&
+         (code != static_cast<std::uint8_t>(DLPackCode::kComplex) || is_false(object, conjugate));
 }
 
 // Fills `result` where the tensor lies on a device of that type and is plain, and returns the device's number; else -1.
@@ -114,13 +93,14 @@ int read(PyObject* object, std::int32_t device_type, PlainArray* result) {
     PyErr_Clear();
     return -1;
   }
-  const auto* const encoding = std::ranges::find_if(
-      kEncodings, [&](const Encoding& e) { return e.code == tensor.code && e.bits == tensor.bits; });
-  if (tensor.device_type != device_type || tensor.lanes != 1 || encoding == kEncodings.end() || !in_c_order(tensor) ||
+  const auto* const found = std::ranges::find_if(kDTypeFacts, [&](const DTypeFacts& f) {
+    return static_cast<std::uint8_t>(f.dlpack) == tensor.code && bits_of(f) == tensor.bits;
+  });
+  if (tensor.device_type != device_type || tensor.lanes != 1 || found == kDTypeFacts.end() || !in_c_order(tensor) ||
       !means_its_memory(object, tensor.code)) {
     return -1;
   }
-  const auto dtype = static_cast<DType>(encoding - kEncodings.begin());
+  const auto dtype = static_cast<DType>(found - kDTypeFacts.begin());
   std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
   for (std::int32_t d = 0; d < tensor.dimensions; ++d) {
     bytes *= tensor.shape[d];
@@ -150,7 +130,7 @@ bool current_torch_stream(int device, void** stream) {
 }
 
 pybind11::object alias_of_tensor(PyObject* tensor) {
-  static PyObject* detach = PyUnicode_InternFromString("detach");
+  static constinit KeptName detach("detach");
   auto result = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallMethodNoArgs(tensor, detach));
   if (!result) {
     throw pybind11::error_already_set();
@@ -161,8 +141,9 @@ pybind11::object alias_of_tensor(PyObject* tensor) {
 PyObject* new_tensor(const PlainArray& like, std::int64_t rows) {
   std::vector<std::int64_t> shape(like.shape, like.shape + like.dimensions);
   shape[0] = rows;
-  const Encoding encoding = kEncodings[static_cast<std::size_t>(like.dtype)];
-  DlTensor wanted{nullptr, kDlCpu, 0, like.dimensions, encoding.code, encoding.bits, 1, shape.data(), nullptr, 0};
+  const DTypeFacts& type = facts(like.dtype);
+  DlTensor wanted{nullptr,      kDlCpu,  0, like.dimensions, static_cast<std::uint8_t>(type.dlpack), bits_of(type), 1,
+                  shape.data(), nullptr, 0};
   const auto set_error = [](void* /*context*/, const char* kind, const char* text) {
     PyErr_Format(PyExc_MemoryError, "%s: %s", kind, text);
   };
@@ -178,9 +159,11 @@ PyObject* new_tensor(const PlainArray& like, std::int64_t rows) {
 // Not by exchange.allocate: record_stream() does nothing for its tensors, since their memory is not from PyTorch's
 // allocator.
 PyObject* new_device_tensor(PyObject* like) {
-  static PyObject* const names = PyTuple_Pack(1, PyUnicode_InternFromString("memory_format"));
+  static constinit KeptName format("memory_format");
+  static constinit Kept names;
   PyObject* const arguments[] = {like, torch()->contiguous};
-  return PyObject_Vectorcall(torch()->empty_like, arguments, 1, names);
+  return PyObject_Vectorcall(torch()->empty_like, arguments, 1,
+                             names.get([] { return PyTuple_Pack(1, static_cast<PyObject*>(format)); }));
 }
 
 }  // namespace collectives

@@ -18,20 +18,19 @@ namespace py = pybind11;
 struct Keyword {
   const char* name;
   PyObject* CallArguments::* field;
-  PyObject* interned = nullptr;
+  PyObject* interned = nullptr;  // by load_names()
 };
 
-std::array<Keyword, 11> g_keywords = {{{"x", &CallArguments::x},
-                                       {"op", &CallArguments::op},
-                                       {"root", &CallArguments::root},
-                                       {"out", &CallArguments::out},
-                                       {"algorithm", &CallArguments::algorithm},
-                                       {"deterministic", &CallArguments::deterministic},
-                                       {"async_op", &CallArguments::async_op},
-                                       {"timeout", &CallArguments::timeout},
-                                       {"name", &CallArguments::name},
-                                       {"factor", &CallArguments::factor},
-                                       {"stream", &CallArguments::stream}}};
+std::array<Keyword, kCallOptions.size() + 2> g_keywords = [] {
+  std::array<Keyword, kCallOptions.size() + 2> keywords{};
+  keywords[0] = {"x", &CallArguments::x};
+  keywords[1] = {"out", &CallArguments::out};
+  std::ranges::transform(kCallOptions, keywords.begin() + 2,
+                         [](const CallOption& option) { return Keyword{option.name, option.field}; });
+  return keywords;
+}();
+
+std::array<PyObject*, kOps> g_ops{};  // their names, interned by load_names()
 
 // The positional arguments of each method, in order.
 struct Positional {
@@ -42,6 +41,8 @@ struct Positional {
 Positional positional(Collective kind) {
   switch (kind) {
     case Collective::kAllReduce:
+    case Collective::kScan:
+    case Collective::kExscan:
       return {2, {&CallArguments::x, &CallArguments::op, nullptr}};
     case Collective::kReduce:
       return {3, {&CallArguments::x, &CallArguments::op, &CallArguments::root}};
@@ -56,6 +57,8 @@ Positional positional(Collective kind) {
 bool accepts(Collective kind, PyObject* CallArguments::* field) {
   switch (kind) {
     case Collective::kAllReduce:
+    case Collective::kScan:
+    case Collective::kExscan:
       return field != &CallArguments::root;
     case Collective::kReduce:
       return true;
@@ -71,10 +74,7 @@ bool accepts(Collective kind, PyObject* CallArguments::* field) {
 }
 
 const Keyword* find_keyword(PyObject* name) {
-  for (Keyword& keyword : g_keywords) {
-    if (keyword.interned == nullptr) {
-      keyword.interned = PyUnicode_InternFromString(keyword.name);
-    }
+  for (const Keyword& keyword : g_keywords) {
     if (keyword.interned == name) {
       return &keyword;
     }
@@ -101,21 +101,30 @@ bool overlap(const std::vector<Span>& spans) {
 
 }  // namespace
 
-int op_of(PyObject* text) {
-  static std::array<PyObject*, kOps> interned = [] {
-    std::array<PyObject*, kOps> names{};
-    for (int i = 0; i < kOps; ++i) {
-      names[i] = PyUnicode_InternFromString(std::string(name(static_cast<Op>(i))).c_str());
+void load_names() {
+  const auto interned = [](const char* text) {
+    PyObject* const made = PyUnicode_InternFromString(text);
+    if (made == nullptr) {
+      throw py::error_already_set();
     }
-    return names;
-  }();
+    return made;
+  };
+  for (Keyword& keyword : g_keywords) {
+    keyword.interned = interned(keyword.name);
+  }
   for (int i = 0; i < kOps; ++i) {
-    if (interned[i] == text) {
+    g_ops[i] = interned(std::string(name(static_cast<Op>(i))).c_str());
+  }
+}
+
+int op_of(PyObject* text) {
+  for (int i = 0; i < kOps; ++i) {
+    if (g_ops[i] == text) {
       return i;
     }
   }
   for (int i = 0; PyUnicode_Check(text) && i < kOps; ++i) {
-    if (PyUnicode_Compare(interned[i], text) == 0) {
+    if (PyUnicode_Compare(g_ops[i], text) == 0) {
       return i;
     }
   }
@@ -268,6 +277,9 @@ bool CallArguments::plain(Collective kind, Call* call, py::object* held) const {
       return false;
     }
     call->op = static_cast<Op>(found);
+  }
+  if (is_prefix(kind) && call->op == Op::kAvg) {
+    return false;
   }
   const bool scaled = call->op == Op::kPremulSum;
   if (given(factor) != scaled || (scaled && !number(factor, &call->factor))) {

@@ -6,24 +6,16 @@
 #include <string>
 
 #include "bindings/arrays/numpy_api.h"
+#include "bindings/calls/options.h"
 #include "core/types.h"
 #include "engine/work.h"
 
 namespace collectives {
 
 // Borrowed references; nullptr where nothing was given.
-struct CallArguments {
+struct CallArguments : CallOptions {
   PyObject* x = nullptr;
-  PyObject* op = nullptr;
-  PyObject* root = nullptr;
   PyObject* out = nullptr;
-  PyObject* algorithm = nullptr;
-  PyObject* deterministic = nullptr;
-  PyObject* async_op = nullptr;
-  PyObject* timeout = nullptr;
-  PyObject* name = nullptr;
-  PyObject* factor = nullptr;
-  PyObject* stream = nullptr;  // for arrays on devices, which are never plain
 
   // Fills `call`, except for the algorithm, where the fast path can make it: on one plain array in place, on one and a
   // plain `out`, or on a list of plain arrays in place. Otherwise returns false: the general path makes the call, or
@@ -34,6 +26,9 @@ struct CallArguments {
  private:
   bool read_arrays(Call* call, pybind11::object* held) const;
 };
+
+// Interns the names of arguments and ops. Once, before any call.
+void load_names();
 
 // The number of an op by its name, -1 when there is none.
 int op_of(PyObject* text);

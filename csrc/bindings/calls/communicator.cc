@@ -9,12 +9,16 @@
 
 #include "bindings/arrays/arrays.h"
 #include "bindings/calls/arguments.h"
+#include "bindings/calls/callback_pool.h"
 #include "bindings/calls/docs.h"
+#include "bindings/calls/layouts.h"
 #include "bindings/calls/messages.h"
+#include "bindings/calls/options.h"
 #include "bindings/calls/unlocked.h"
 #include "bindings/calls/vector_calls.h"
 #include "bindings/calls/work.h"
 #include "bindings/setup/errors.h"
+#include "bindings/setup/kept.h"
 #include "core/error.h"
 #include "engine/directory.h"
 #include "engine/flag_latency.h"
@@ -73,20 +77,21 @@ void delete_communicator(PyObject* self) {
 // The general path, in Python. It makes the calls that the fast path does not: on arrays of other libraries, on arrays
 // that are not contiguous and have to be copied, and on lists with lists of outputs. It also raises the errors for
 // wrong arguments.
-PyObject* call_general(PyObject* self, const char* collective, const CallArguments& a) {
-  static PyObject* method = PyUnicode_InternFromString("_general_dense");
-  PyObject* name = PyUnicode_FromString(collective);
-  if (name == nullptr) {
+PyObject* call_general(PyObject* self, const char* collective, CallArguments a) {
+  static constinit KeptName method("_general_dense");
+  for (const CallOption& option : kCallOptions) {
+    a.*option.field = a.*option.field == Py_None ? nullptr : a.*option.field;  // None stands for the default
+  }
+  try {
+    const py::str name(collective);
+    const py::object options = as_record(a);
+    PyObject* arguments[] = {self, name.ptr(), a.x == nullptr ? Py_None : a.x, a.out == nullptr ? Py_None : a.out,
+                             options.ptr()};
+    return PyObject_VectorcallMethod(method, arguments, std::size(arguments), nullptr);
+  } catch (...) {
+    set_python_error();
     return nullptr;
   }
-  PyObject* arguments[] = {self,       name,      a.x,    a.op,     a.root,  a.out, a.algorithm, a.deterministic,
-                           a.async_op, a.timeout, a.name, a.factor, a.stream};
-  for (PyObject*& argument : arguments) {
-    argument = argument == nullptr ? Py_None : argument;
-  }
-  PyObject* result = PyObject_VectorcallMethod(method, arguments, std::size(arguments), nullptr);
-  Py_DECREF(name);
-  return result;
 }
 
 // The first part of a blocking call. A short one keeps the interpreter locked, since unlocking and locking it costs as
@@ -134,8 +139,8 @@ PyObject* collective(Collective kind, const char* kind_name, PyObject* self, PyO
     return call_general(self, kind_name, a);
   }
   PyObject* result = a.out != nullptr && a.out != Py_None ? a.out : a.x;
-  if (result == nullptr) {
-    result = Py_None;  // of a barrier
+  if (result == nullptr || (kind == Collective::kExscan && communicator.rank() == 0)) {
+    result = Py_None;
   }
   if (a.async_op == Py_True) {
     try {
@@ -180,29 +185,27 @@ PyCFunction as_function() {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&run_method<kRun>));
 }
 
-PyObject* start(PyObject* self, PyObject* args) {
-  try {
-    return start_general(*reinterpret_cast<PyCommunicator*>(self)->communicator, self, args);
-  } catch (...) {
-    set_python_error();
-    return nullptr;
-  }
-}
-
-PyObject* start_send_or_receive(PyObject* self, PyObject* args) {
-  try {
-    return start_message(*reinterpret_cast<PyCommunicator*>(self)->communicator, self, args);
-  } catch (...) {
-    set_python_error();
-    return nullptr;
-  }
-}
-
 PyMethodDef g_methods[] = {
     {"all_reduce", as_function<Collective::kAllReduce>(), METH_FASTCALL | METH_KEYWORDS, kAllReduceDoc},
     {"reduce", as_function<Collective::kReduce>(), METH_FASTCALL | METH_KEYWORDS,
      "reduce($self, x, op='sum', root=0, *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
      "Reduces ``x`` over all ranks; only ``root`` gets the result, in ``x`` or ``out``. See ``all_reduce``."},
+    {"scan", as_function<Collective::kScan>(), METH_FASTCALL | METH_KEYWORDS,
+     "scan($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "The inclusive prefix reduction: rank r gets what ``x`` of ranks 0 to r combine to, in ``x`` or ``out``.\n\n"
+     "Values are combined from rank 0 upwards where ``deterministic`` is true, each partial result rounded to the\n"
+     "dtype. Otherwise the order may depend on the length, but is the same in every run. \"avg\" is a TypeError. For\n"
+     "the rest see ``all_reduce``.\n\n"
+     "Example:\n"
+     "    >>> end = comm.scan(np.array([len(rows)]))[0]  # of the rows of this rank among those of all"},
+    {"exscan", as_function<Collective::kExscan>(), METH_FASTCALL | METH_KEYWORDS,
+     "exscan($self, x, op='sum', *, out=None, factor=None, " SHARED_KEYWORDS ")\n--\n\n"
+     "The exclusive prefix reduction: rank r gets what ``x`` of ranks 0 to r - 1 combine to, in ``x`` or ``out``.\n\n"
+     "Nothing comes before rank 0: the call returns None there and leaves ``x`` and ``out`` as they are, whatever the\n"
+     "op. See ``scan``.\n\n"
+     "Example:\n"
+     "    >>> before = comm.exscan(np.array([len(rows)]))\n"
+     "    >>> begin = 0 if before is None else before[0]  # of the rows of this rank among those of all"},
     {"broadcast", as_function<Collective::kBroadcast>(), METH_FASTCALL | METH_KEYWORDS,
      "broadcast($self, x, root=0, *, out=None, " SHARED_KEYWORDS ")\n--\n\n"
      "Copies ``x`` of rank ``root`` into ``x`` (or ``out``) of every rank. See ``all_reduce``."},
@@ -210,18 +213,28 @@ PyMethodDef g_methods[] = {
      "barrier($self, *, algorithm='auto', async_op=False, timeout=None, name=None)\n--\n\n"
      "Returns when all ranks have called it."},
     {"_run_message", as_function<run_message>(), METH_FASTCALL,
-     "_run_message($self, sending, x, peer, tag, async_op, timeout, name, stream)\n--\n\nsend or recv."},
+     "_run_message($self, sending, x, peer, tag, async_op=False, timeout=None, name=None, stream=None)\n--\n\n"
+     "send or recv."},
     {"_run_vector", as_function<run_vector>(), METH_FASTCALL,
-     "_run_vector($self, collective, x, out, counts, stream, algorithm, async_op, timeout, name, op='sum', "
-     "deterministic=False, factor=None, root=0)\n--\n\n"
+     "_run_vector($self, collective, x, out, counts, async_op=False, timeout=None, name=None, stream=None, "
+     "algorithm='auto', op='sum', root=0, deterministic=False, factor=None)\n--\n\n"
      "A vector collective."},
-    {"_start", start, METH_VARARGS,
-     "_start($self, collective, inputs, outputs, op, root, algorithm, deterministic, timeout, name, is_async, "
-     "lengths, factor)\n"
-     "--\n\n"
+    {"_start", as_function<start_collective>(), METH_FASTCALL,
+     "_start($self, collective, inputs, outputs, lengths, options)\n--\n\n"
      "Starts a collective over lists of plain arrays and returns its Work. lengths: of the parts of all ranks."},
-    {"_start_message", start_send_or_receive, METH_VARARGS,
-     "_start_message($self, peer, tag, sending, arrays, timeout, name, is_async)\n--\n\n"
+    {"_start_negotiated", as_function<start_negotiated>(), METH_FASTCALL,
+     "_start_negotiated($self, collective, inputs, rows, expected, targets, is_list, per_rank, known, options)\n--\n\n"
+     "Starts a vector collective over lists of plain arrays before which the ranks tell each other what they give, and "
+     "returns its Work. rows: of each input, those for each rank, where it is split; expected: likewise those that "
+     "come; "
+     "known: what the first call of the exchange has brought, where that has been run."},
+    {"_exchange_layouts", as_function<run_exchange>(), METH_FASTCALL,
+     "_exchange_layouts($self, collective, arrays, rows, expected, is_list, known, options)\n--\n\n"
+     "Only what comes before: returns the table of what the ranks give, the number of tensors, and whether the root of "
+     "a "
+     "scatter has given a list. Raises MismatchError where ranks disagree."},
+    {"_start_message", as_function<start_message>(), METH_FASTCALL,
+     "_start_message($self, sending, arrays, peer, tag, options)\n--\n\n"
      "Starts a message to or from another rank and returns its Work."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -238,6 +251,24 @@ PyType_Slot g_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_communicator)},
 
 PyType_Spec g_spec = {"collectives._core.Communicator", sizeof(PyCommunicator), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, g_slots};
+
+// Waits for callbacks with the interpreter unlocked, and lets signal handlers run now and then.
+void close_interruptibly(Communicator& communicator) {
+  constexpr double kSlice = 0.1;
+  for (;;) {
+    bool closed = false;
+    {
+      const Unlocked unlocked;
+      closed = communicator.close(kSlice);
+    }
+    if (closed) {
+      return;
+    }
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  }
+}
 
 }  // namespace
 
@@ -307,12 +338,10 @@ void bind_communicator(py::module_& m) {
   m.attr("Communicator") = py::handle(reinterpret_cast<PyObject*>(g_type));
   m.def("_close", [](py::handle c) {
     Communicator& communicator = communicator_of(c);
-    finish_dropped(communicator);
-    {
-      const Unlocked unlocked;
-      communicator.close();
-    }
+    finish_unattended(communicator);
+    close_interruptibly(communicator);
     release_dropped();
+    CallbackPool::instance().retire();
   });
   m.def("_describe", [](py::handle c) {
     const Communicator& communicator = communicator_of(c);
@@ -328,6 +357,16 @@ void bind_communicator(py::module_& m) {
     result["world_rank"] = communicator.members().world_rank(communicator.rank());
     return result;
   });
+  m.def(
+      "_call_options",
+      [] {
+        std::vector<std::string> names;
+        for (const CallOption& option : kCallOptions) {
+          names.emplace_back(option.name);
+        }
+        return names;
+      },
+      "The options of a call, in the order in which methods take them by position.");
   m.def("_bytes_by_transport", [](py::handle c) {
     py::dict result;
     for (const auto& [transport, bytes] : communicator_of(c).bytes_by_transport()) {
@@ -356,7 +395,7 @@ void bind_communicator(py::module_& m) {
     problem.count = count;
     problem.root = root;
     problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
-    return std::string(select(problem, communicator.topology(), deterministic).name);
+    return std::string(select(problem, communicator.topology(), communicator.options().costs(), deterministic).name);
   });
   m.def("_abandon", [](py::handle c, const std::string& why) {
     Communicator& communicator = communicator_of(c);

@@ -17,7 +17,7 @@ Args:
         "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor".
     out: where the result goes, of the same shapes and dtype; ``x`` is then left alone.
     factor: for "premul_sum", by which ``x`` of this rank is multiplied first.
-    algorithm: "auto", or the name of one; the README has a table.
+    algorithm: "auto", or the name of one; docs/using.md has a table.
     deterministic: whether values are combined in one order that does not depend on sizes, lists or transports.
     async_op: whether a ``Work`` is returned at once. Leave the arrays alone until it is done.
     timeout: seconds; by default that of the communicator.

@@ -1,14 +1,18 @@
-// Making groups: the steps of one rank, between which python/collectives/_calls/groups.py exchanges their results.
+// Making groups. By all ranks of the parent: the steps of one rank, between which python/collectives/_calls/groups.py
+// exchanges their results. By the members alone: the whole, which waits with the interpreter unlocked, and lets signal
+// handlers (Ctrl-C) run now and then.
 
 #include <pybind11/stl.h>
 
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/calls/communicator.h"
 #include "bindings/calls/unlocked.h"
+#include "engine/groups/meeting.h"
 #include "engine/groups/reservation.h"
 
 namespace collectives {
@@ -47,6 +51,32 @@ py::object make(Reservation& reservation, const std::vector<std::tuple<bool, std
   return make_handle(std::move(made));
 }
 
+std::tuple<py::object, std::vector<int>> meet(py::handle object, std::vector<int> members, std::uint64_t high,
+                                              std::uint64_t low, double patience) {
+  constexpr double kSlice = 0.1;
+  Communicator& parent = communicator_of(object);
+  std::unique_ptr<Meeting, UnlockedDelete<Meeting>> meeting;
+  {
+    const Unlocked unlocked;
+    meeting.reset(new Meeting(parent, std::move(members), {high, low}, patience));
+  }
+  for (bool over = false; !over;) {
+    {
+      const Unlocked unlocked;
+      over = meeting->wait(kSlice);
+    }
+    if (!over && PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  }
+  std::unique_ptr<Communicator> made;
+  {
+    const Unlocked unlocked;
+    made = meeting->finish();
+  }
+  return {made == nullptr ? py::object(py::none()) : make_handle(std::move(made)), meeting->full()};
+}
+
 }  // namespace
 
 void bind_groups(py::module_& m) {
@@ -56,6 +86,9 @@ void bind_groups(py::module_& m) {
       .def("make", &make, py::arg("segments"), "The communicator; `segments` are (heap, offset) of all members.");
   m.def("_propose", &propose, "A number for a new communicator.");
   m.def("_reserve", &reserve, "Claims the number, and memory for the group of these ranks of the parent.");
+  m.def("_meet", &meet, py::arg("parent"), py::arg("members"), py::arg("high"), py::arg("low"), py::arg("patience"),
+        "A communicator that these ranks of the parent make alone, or None and those that have no memory for it. high, "
+        "low: by which they know the group.");
 }
 
 }  // namespace collectives

@@ -1,12 +1,13 @@
 // The layouts (dtypes and shapes) that ranks exchange before a vector collective whose caller does not give the
-// lengths. Python does the same for lists of tensors, in _calls/layout.py and _calls/vector.py. Some ranks of a call
-// may come from here and others from there, so both must send the same bytes: change them together.
+// lengths. Some ranks of a call may come by the fast path for one plain array and others by the general one: both send
+// what is described here.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bindings/calls/plain_array.h"
@@ -15,17 +16,78 @@
 namespace collectives {
 
 constexpr int kMostDimensions = 8;
+// Of one tensor: dtype, number of dimensions, dimensions.
+constexpr int kDescription = 2 + kMostDimensions;
 using LayoutTable = std::vector<std::int64_t>;
 
-// Gathers the layouts of all ranks, a row for each, as exchange() of _calls/layout.py. nullopt with the Python error
-// set.
+void describe(DType dtype, std::span<const std::int64_t> shape, std::int64_t* row);
+
+// What the ranks tell each other about the tensors of one vector collective, call by call:
+//
+//   all_gather, gather  every rank the descriptions of its tensors.
+//   all_to_all          the same, each followed by the rows that go to each rank and those that it expects of each, -1
+//                       where its caller has not said.
+//   scatter             the root, by a broadcast, the number of tensors, whether they are a list, and the description
+//                       of the first with the rows for each rank; by another one those of the other tensors.
+class LayoutExchange {
+ public:
+  // What this rank knows, of all tensors that it gives. rows, expected: by tensor, then by rank; empty where there are
+  // none.
+  struct Own {
+    LayoutTable descriptions;
+    std::vector<std::int64_t> rows;
+    std::vector<std::int64_t> expected;
+    bool is_list = false;
+  };
+  // call: has collective and root, and what else the calls of the exchange have in common with it.
+  LayoutExchange(const Call& call, int rank, int size, const Own& own);
+
+  // Sets the next call of the exchange; false where all is known.
+  bool next(Call& call);
+  // What the first call of the exchange has brought, if that has been run already. False where this rank gives other
+  // tensors now than it has said there.
+  bool know(LayoutTable first);
+
+  // When all is known. Throws Disagreement where ranks differ in more than they may.
+  void check() const;
+  std::size_t tensors() const { return tensors_; }
+  bool is_list() const { return is_list_; }
+  // Of a tensor of a rank; in scatter of the root.
+  const std::int64_t* description(int rank, std::size_t tensor) const;
+  // Rows of a tensor that go from one rank to another.
+  std::int64_t rows(int from, int to, std::size_t tensor) const;
+  const LayoutTable& table() const { return table_; }
+  std::size_t columns() const { return columns_; }
+
+ private:
+  bool scatters() const { return call_.collective == Collective::kScatter; }
+  void fill(Call& call, Collective collective, Span in, Span out) const;
+
+  Call call_;
+  int rank_;
+  int size_;
+  std::size_t columns_;
+  std::size_t tensors_;
+  bool is_list_;
+  int calls_ = 0;      // that have been set, or known
+  LayoutTable own_;    // the rows of this rank
+  LayoutTable head_;   // scatter: the first broadcast
+  LayoutTable table_;  // a row for each tensor of each rank, in scatter of the root
+};
+
+// Throws Disagreement unless all ranks have the same dtypes, and the same shapes but for the first dimension. table:
+// `columns` words for each tensor of each rank, the description first.
+void check_alike(std::span<const std::int64_t> table, std::size_t tensors, std::size_t columns,
+                 std::string_view collective);
+
+// Gathers the layouts of all ranks, a row for each, as LayoutExchange does. nullopt with the Python error set.
 std::optional<LayoutTable> exchange_layouts(Communicator& communicator, const PlainArray& x);
 
 // Whether all rows are equal.
 bool all_equal(const LayoutTable& layouts);
 
-// The first broadcast before a scatter, as in _calls/vector.py. The root passes x, and the number of its rows that each
-// rank gets; the other ranks pass nullptr. nullopt with the Python error set.
+// The first broadcast before a scatter. The root passes x, and the number of its rows that each rank gets; the other
+// ranks pass nullptr. nullopt with the Python error set.
 std::optional<LayoutTable> broadcast_layout(Communicator& communicator, int root, const PlainArray* x,
                                             std::int64_t rows);
 
@@ -33,7 +95,24 @@ std::optional<LayoutTable> broadcast_layout(Communicator& communicator, int root
 // dtype and the shape of `x`; the shape points into `layout`.
 std::int64_t rows_of(const LayoutTable& layout, PlainArray* x);
 
-// The table as a NumPy array of one dimension.
+// The table as a NumPy array of one dimension, and back.
 pybind11::object as_array(const LayoutTable& table);
+LayoutTable as_table(pybind11::handle array);
+
+// What one argument of a call gives: Python's lists of plain arrays, and of rows. ArgumentError where an array has too
+// many dimensions.
+LayoutExchange::Own own_layouts(const pybind11::list& arrays, pybind11::handle rows, pybind11::handle expected,
+                                bool is_list);
+
+// The error of this rank.
+CollectivesError as_error(const Disagreement& found, int rank, std::string_view collective);
+
+// Fails the communicator, on all ranks: the others rely on what a signal handler, or another thread, has changed since.
+void give_up_changed(Communicator& communicator, Collective collective);
+
+void bind_layouts(pybind11::module_& m);
+
+// Communicator._exchange_layouts: the whole exchange, for arrays that the engine does not move itself.
+PyObject* run_exchange(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count);
 
 }  // namespace collectives

@@ -15,6 +15,7 @@
 
 #include "bindings/arrays/arrays.h"
 #include "bindings/calls/communicator.h"
+#include "bindings/calls/options.h"
 #include "bindings/calls/unlocked.h"
 #include "core/error.h"
 #include "engine/plan.h"
@@ -92,14 +93,15 @@ std::vector<std::int64_t> time_rounds(Communicator& communicator, const std::vec
 }
 
 std::vector<std::int64_t> time_collective(py::handle c, const std::vector<py::object>& arrays, int rounds, int batch,
-                                          const std::string& collective, const std::string& op,
-                                          const std::string& algorithm, const py::object& out) {
+                                          const std::string& collective, const py::object& out, py::handle record) {
   Communicator& communicator = communicator_of(c);
+  const CallOptions options = options_of(record);
   Call call;
   call.collective = parse_collective(collective);
-  call.op = parse_op(op);
+  read_options(options, &call);
   call.input = spans_of(arrays, &call.dtype);
-  call.algorithm = algorithm_number(call.problem(), algorithm, communicator.topology());
+  call.algorithm =
+      algorithm_number(call.problem(), py::handle(options.algorithm).cast<std::string>(), communicator.topology());
   call.output = out.is_none() ? call.input : spans_of({out}, &call.dtype);
   const Unlocked unlocked;
   return time_rounds(communicator, call.input, rounds, batch, [] {}, [&] { run(communicator, call); });
@@ -139,7 +141,8 @@ void bind_timing(py::module_& m) {
   m.def(
       "_time_collective", time_collective,
       "Nanoseconds of each round: the arrays are rewritten, the ranks meet, and the collective runs `batch` times. No "
-      "rounds: one call on what the arrays hold. In place where the last argument is None, else the array to write.");
+      "rounds: one call on what the arrays hold. In place where the argument before the options is None, else the "
+      "array to write.");
   m.def(
       "_time_function", time_function,
       "The same for a C function of up to eight pointers or integers that returns 0 when all is well. Another one of "

@@ -10,8 +10,10 @@
 #include "bindings/calls/arguments.h"
 #include "bindings/calls/communicator.h"
 #include "bindings/calls/layouts.h"
+#include "bindings/calls/options.h"
 #include "bindings/calls/plain_array.h"
 #include "bindings/calls/work.h"
+#include "bindings/setup/kept.h"
 #include "reduce/reducer.h"
 
 namespace collectives {
@@ -19,24 +21,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The arguments by position; from kAlgorithm on in the order of Options in _calls/vector.py.
-enum Position : std::uint8_t {
-  kCollective,
-  kX,
-  kOut,
-  kCounts,
-  kStream,
-  kAlgorithm,
-  kAsync,
-  kTimeout,
-  kName,
-  kOp,
-  kDeterministic,
-  kFactor,
-  kRoot,
-  kArguments,
-};
-constexpr Py_ssize_t kRequired = kOp;  // the others have defaults
+enum Position : std::uint8_t { kCollective, kX, kOut, kCounts, kOptions };
 
 struct Arguments {
   Collective collective;
@@ -79,26 +64,26 @@ int rank_of(PyObject* object, int size) {
   return overflow == 0 && value >= 0 && value < size ? static_cast<int>(value) : -1;
 }
 
-std::optional<Arguments> parse(PyObject* const* args, const Communicator& communicator) {
-  for (const Position none : {kFactor, kTimeout, kName, kStream}) {
-    if (args[none] != Py_None) {
+std::optional<Arguments> parse(PyObject* const* args, const CallOptions& options, const Communicator& communicator) {
+  for (PyObject* const other : {options.factor, options.timeout, options.name, options.stream}) {
+    if (other != Py_None) {
       return std::nullopt;
     }
   }
   const auto collective = collective_of(args[kCollective]);
-  const int op = op_of(args[kOp]);
-  const int root = rank_of(args[kRoot], communicator.size());
+  const int op = op_of(options.op);
+  const int root = rank_of(options.root, communicator.size());
   const bool counted = args[kCounts] != Py_None;
   if (!collective || op < 0 || root < 0 || (counted && !PyLong_CheckExact(args[kCounts])) ||
-      !is_text(args[kAlgorithm], "auto") || args[kAsync] != Py_False ||
-      (args[kDeterministic] != Py_False && args[kDeterministic] != Py_True)) {
+      !is_text(options.algorithm, "auto") || options.async_op != Py_False ||
+      (options.deterministic != Py_False && options.deterministic != Py_True)) {
     return std::nullopt;
   }
   const bool here = root == communicator.rank();
   Arguments a{};
   a.collective = *collective;
   a.op = static_cast<Op>(op);
-  a.deterministic = args[kDeterministic] == Py_True;
+  a.deterministic = options.deterministic == Py_True;
   a.root = root;
   a.sends = here || *collective != Collective::kScatter;
   a.receives = here || *collective != Collective::kGather;
@@ -233,34 +218,21 @@ bool find_result(const Arguments& a, PyObject* const* args, npy_intp rows, py::o
 }
 
 // known: the layouts that the ranks have exchanged already, or nullptr.
-PyObject* run_general(PyObject* self, PyObject* const* args, PyObject* known) {
-  static PyObject* method = PyUnicode_InternFromString("_general_vector");
-  PyObject* arguments[kArguments + 2] = {self};
-  std::copy_n(args, kArguments, arguments + 1);
-  arguments[kArguments + 1] = known;
-  return PyObject_VectorcallMethod(method, arguments, kArguments + (known == nullptr ? 1 : 2), nullptr);
+PyObject* run_general(PyObject* self, PyObject* const* args, const CallOptions& options, PyObject* known) {
+  static constinit KeptName method("_general_vector");
+  const py::object record = as_record(options);
+  PyObject* arguments[] = {self, args[kCollective], args[kX], args[kOut], args[kCounts], record.ptr(), known};
+  return PyObject_VectorcallMethod(method, arguments, std::size(arguments) - (known == nullptr ? 1 : 0), nullptr);
 }
 
 }  // namespace
 
-PyObject* run_vector(PyObject* self, Communicator& communicator, PyObject* const* given, Py_ssize_t count) {
-  static PyObject* sum = PyUnicode_InternFromString("sum");
-  static PyObject* zero = PyLong_FromLong(0);
-  if (count < kRequired || count > kArguments) {
-    PyErr_Format(PyExc_TypeError, "_run_vector() takes %zd to %d arguments, %zd were given", kRequired,
-                 static_cast<int>(kArguments), count);
-    return nullptr;
-  }
+PyObject* run_vector(PyObject* self, Communicator& communicator, PyObject* const* args, Py_ssize_t count) {
+  const CallOptions options = options_by_position("_run_vector", args, count, kOptions);
   release_dropped();
-  PyObject* args[kArguments] = {};
-  args[kOp] = sum;
-  args[kDeterministic] = Py_False;
-  args[kFactor] = Py_None;
-  args[kRoot] = zero;
-  std::copy_n(given, count, args);
-  auto a = parse(args, communicator);
+  auto a = parse(args, options, communicator);
   if (!a) {
-    return run_general(self, args, nullptr);
+    return run_general(self, args, options, nullptr);
   }
   const bool exchanges = gathers(a->collective) && a->counts < 0;
   const bool waits = exchanges || a->collective == Collective::kScatter;
@@ -274,10 +246,10 @@ PyObject* run_vector(PyObject* self, Communicator& communicator, PyObject* const
   if (a->sends) {  // wrong arguments must be found before the other ranks depend on this one
     rows = rows_of_result(*a, communicator.size());
     if (rows < 0 || (a->out && !fits(*a, rows, communicator.rank()))) {
-      return run_general(self, args, nullptr);
+      return run_general(self, args, options, nullptr);
     }
     if (!made_later && !find_result(*a, args, rows, &result, &to)) {
-      return PyErr_Occurred() != nullptr ? nullptr : run_general(self, args, nullptr);
+      return PyErr_Occurred() != nullptr ? nullptr : run_general(self, args, options, nullptr);
     }
     if (waits) {
       before.emplace(a->x);
@@ -297,7 +269,7 @@ PyObject* run_vector(PyObject* self, Communicator& communicator, PyObject* const
   if (known) {
     if (rows < 0 || !read_again(&*a, args, before) || (a->out && !fits(*a, rows, communicator.rank())) ||
         ((made_later || a->out) && !find_result(*a, args, rows, &result, &to))) {
-      return PyErr_Occurred() != nullptr ? nullptr : run_general(self, args, as_array(*known).ptr());
+      return PyErr_Occurred() != nullptr ? nullptr : run_general(self, args, options, as_array(*known).ptr());
     }
   }
   thread_local Call call;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/calls/options.h"
 #include "bindings/calls/unlocked.h"
 #include "core/error.h"
 #include "device/collective.h"
@@ -131,14 +132,15 @@ std::vector<Span> read_spans(py::handle given) {
   return spans;
 }
 
-void collective(const std::string& name, const std::string& algorithm, const std::string& op, const std::string& dtype,
-                int root, std::int64_t count, const std::vector<std::int64_t>& counts, const py::list& given,
-                std::int64_t chunk_bytes) {
-  Problem problem;
-  problem.collective = parse_collective(name);
-  problem.op = parse_op(op);
-  problem.dtype = parse_dtype(dtype);
-  problem.root = root;
+void collective(const std::string& name, const py::list& given, const std::vector<std::int64_t>& counts,
+                const std::string& dtype, std::int64_t count, py::handle record, std::int64_t chunk_bytes) {
+  const CallOptions options = options_of(record);
+  Call call;
+  call.collective = parse_collective(name);
+  call.dtype = parse_dtype(dtype);
+  read_options(options, &call);
+  const auto algorithm = py::handle(options.algorithm).cast<std::string>();
+  Problem problem = call.problem();
   problem.count = count;
   problem.counts = counts;
   std::vector<DeviceRank> ranks;
@@ -251,8 +253,8 @@ void bind_device(py::module_& m) {
         py::arg("streams"));
   m.def("_device_collective", collective,
         "Runs a collective whose ranks are (device, stream, inputs, outputs), with (address, bytes) for each array.",
-        py::arg("collective"), py::arg("algorithm"), py::arg("op"), py::arg("dtype"), py::arg("root"), py::arg("count"),
-        py::arg("counts"), py::arg("ranks"), py::arg("chunk_bytes") = kDeviceChunkBytes);
+        py::arg("collective"), py::arg("ranks"), py::arg("counts"), py::arg("dtype"), py::arg("count"),
+        py::arg("options"), py::arg("chunk_bytes") = kDeviceChunkBytes);
   m.def(
       "_device_drop_caches",
       [] {

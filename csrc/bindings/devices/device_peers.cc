@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/calls/options.h"
 #include "bindings/calls/unlocked.h"
 #include "device/library.h"
 #include "device/peers.h"
@@ -59,23 +60,25 @@ class Peers {
     return peers_.connect(all);
   }
 
-  py::bytes header(const std::string& collective, const std::string& op, const std::string& dtype, int root,
-                   std::int64_t count, std::vector<std::int64_t> counts, double factor, const Memory& inputs,
-                   const Memory& outputs, std::uintptr_t stream, const std::vector<std::vector<std::int64_t>>& shapes) {
+  py::bytes header(const std::string& collective, const Memory& inputs, const Memory& outputs,
+                   std::vector<std::int64_t> counts, const std::string& dtype,
+                   const std::vector<std::vector<std::int64_t>>& shapes, std::int64_t count, py::handle record) {
+    const CallOptions options = options_of(record);
+    Call asked;
+    asked.collective = parse_collective(collective);
+    asked.dtype = parse_dtype(dtype);
+    read_options(options, &asked);
     call_ = DeviceCall();
-    call_.problem.collective = parse_collective(collective);
-    call_.problem.op = parse_op(op);
-    call_.problem.dtype = parse_dtype(dtype);
-    call_.problem.root = root;
+    call_.problem = asked.problem();
     call_.problem.count = count;
     call_.problem.counts = std::move(counts);
-    call_.factor = factor;
+    call_.factor = asked.factor;
     call_.inputs = spans_of(inputs);
     call_.outputs = spans_of(outputs);
     for (const std::vector<std::int64_t>& shape : shapes) {
       call_.shapes.add(shape);
     }
-    stream_ = reinterpret_cast<void*>(stream);
+    stream_ = reinterpret_cast<void*>(py::handle(options.stream).cast<std::uintptr_t>());
     std::vector<std::byte> made;
     {
       const Unlocked unlocked;
@@ -120,9 +123,10 @@ void bind_device_peers(py::module_& m) {
       .def("endpoint", &Peers::endpoint, "What the others need to address this rank's device. Exchanged once.")
       .def("connect", &Peers::connect, py::arg("endpoints"),
            "Given the endpoints of all ranks: why this rank cannot address the memory of all others; empty if it can.")
-      .def("header", &Peers::header, "Describes a call of this rank; all ranks exchange their headers.",
-           py::arg("collective"), py::arg("op"), py::arg("dtype"), py::arg("root"), py::arg("count"), py::arg("counts"),
-           py::arg("factor"), py::arg("inputs"), py::arg("outputs"), py::arg("stream"), py::arg("shapes"))
+      .def("header", &Peers::header,
+           "Describes a call of this rank; all ranks exchange their headers. The stream of the options is an address.",
+           py::arg("collective"), py::arg("inputs"), py::arg("outputs"), py::arg("counts"), py::arg("dtype"),
+           py::arg("shapes"), py::arg("count"), py::arg("options"))
       .def("check", &Peers::check, py::arg("headers"),
            "Compares the headers of all ranks; the length of the rest of each, or nothing where some memory cannot "
            "be exported to other processes.")

@@ -28,14 +28,15 @@ class Batch {
     if ((!PyList_CheckExact(values.ptr()) && !PyTuple_CheckExact(values.ptr())) || destinations < 1) {
       return false;
     }
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(values.ptr());
+    const py::tuple held(py::reinterpret_borrow<py::object>(values));  // another thread may change a list
+    const auto n = static_cast<Py_ssize_t>(held.size());
     if (n == 0 || (!tensors_.empty() && n != replicas_)) {
       return false;
     }
     replicas_ = n;
     PlainArray first{};
     for (Py_ssize_t i = 0; i < n; ++i) {
-      PyObject* const value = PySequence_Fast_GET_ITEM(values.ptr(), i);
+      PyObject* const value = PyTuple_GET_ITEM(held.ptr(), i);
       PlainArray seen{};
       const int device = read_device_tensor(value, &seen);
       if (device < 0 || seen.span.bytes == 0 || (device_ >= 0 && device != device_)) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/calls/communicator.h"
+#include "bindings/calls/options.h"
 #include "bindings/calls/unlocked.h"
 #include "core/error.h"
 #include "device/library.h"
@@ -189,33 +190,37 @@ std::vector<std::unique_ptr<PyNccl>> connect_devices(const Paths& paths, const s
   return made;
 }
 
-// (collective, inputs, outputs, lengths, dtype, op, root, peer, factor, stream, timeout, name, shapes)
+// (collective, inputs, outputs, lengths, dtype, shapes, peer, scalar, options): see bind_nccl()
 NcclCall call_of(const py::tuple& fields) {
+  enum : std::uint8_t { kCollective, kInputs, kOutputs, kLengths, kDType, kShapes, kPeer, kScalar, kOptions };
+  const CallOptions options = options_of(py::handle(fields[kOptions]));
+  Call asked;
+  read_options(options, &asked);
   NcclCall call;
-  const auto collective = fields[0].cast<std::string>();
+  const auto collective = fields[kCollective].cast<std::string>();
   const bool message = collective == "send" || collective == "recv";
   call.collective = message ? Collective::kMessage : parse_collective(collective);
   call.sending = collective == "send";
-  for (const auto address : fields[1].cast<std::vector<std::uintptr_t>>()) {
+  for (const auto address : fields[kInputs].cast<std::vector<std::uintptr_t>>()) {
     call.inputs.push_back(reinterpret_cast<const void*>(address));
   }
-  for (const auto address : fields[2].cast<std::vector<std::uintptr_t>>()) {
+  for (const auto address : fields[kOutputs].cast<std::vector<std::uintptr_t>>()) {
     call.outputs.push_back(reinterpret_cast<void*>(address));
   }
-  call.lengths = fields[3].cast<std::vector<std::int64_t>>();
-  call.dtype = parse_dtype(fields[4].cast<std::string>());
-  call.op = parse_op(fields[5].cast<std::string>());
-  call.root = fields[6].cast<int>();
-  call.peer = fields[7].cast<int>();
-  const auto factor = fields[8].cast<std::string>();
-  const auto* bytes = reinterpret_cast<const std::byte*>(factor.data());
-  call.factor.assign(bytes, bytes + factor.size());
-  call.stream = reinterpret_cast<void*>(fields[9].cast<std::uintptr_t>());
-  call.timeout_s = fields[10].cast<double>();
-  call.name = fields[11].cast<std::string>();
-  for (const auto& shape : fields[12].cast<std::vector<std::vector<std::int64_t>>>()) {
+  call.lengths = fields[kLengths].cast<std::vector<std::int64_t>>();
+  call.dtype = parse_dtype(fields[kDType].cast<std::string>());
+  for (const auto& shape : fields[kShapes].cast<std::vector<std::vector<std::int64_t>>>()) {
     call.shapes.add(shape);
   }
+  call.peer = fields[kPeer].cast<int>();
+  const auto scalar = fields[kScalar].cast<std::string>();
+  const auto* bytes = reinterpret_cast<const std::byte*>(scalar.data());
+  call.factor.assign(bytes, bytes + scalar.size());
+  call.op = asked.op;
+  call.root = asked.root;
+  call.timeout_s = asked.timeout_s;
+  call.name = asked.name;
+  call.stream = reinterpret_cast<void*>(py::handle(options.stream).cast<std::uintptr_t>());
   return call;
 }
 
@@ -308,7 +313,8 @@ void bind_nccl(py::module_& m) {
           "failed", [](const PyNccl& n) { return n.nccl->failed(); }, "No call can be made any more.")
       .def("run", &run, py::arg("call"),
            "Agrees with the other ranks about a call and puts it into its stream: (collective, addresses of inputs, "
-           "of outputs, lengths, dtype, op, root, peer, factor as bytes of the dtype, stream, timeout, name).");
+           "of outputs, lengths, dtype, shapes, peer, factor as bytes of the dtype, options). Of the options the "
+           "stream is an address, and the timeout is given.");
   m.def("_nccl_status", &status, py::arg("paths"),
         "What was found of NCCL: usable, version, code, path, where, why (not usable). The search is made once.");
   m.def("_nccl_unique_id", &unique_id, py::arg("paths"), "An id by which the ranks of a communicator meet.");

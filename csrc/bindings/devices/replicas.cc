@@ -43,18 +43,18 @@ class Batch {
  public:
   // False where the values are not plain arrays of NumPy that are alike.
   bool add(py::handle values, Op op, int destinations) {
-    const bool list = PyList_CheckExact(values.ptr());
-    if ((!list && !PyTuple_CheckExact(values.ptr())) || destinations < 1) {
+    if ((!PyList_CheckExact(values.ptr()) && !PyTuple_CheckExact(values.ptr())) || destinations < 1) {
       return false;
     }
-    const Py_ssize_t n = list ? PyList_GET_SIZE(values.ptr()) : PyTuple_GET_SIZE(values.ptr());
+    const py::tuple held(py::reinterpret_borrow<py::object>(values));  // another thread may change a list
+    const auto n = static_cast<Py_ssize_t>(held.size());
     if (n == 0 || (!tensors_.empty() && n != replicas_)) {
       return false;
     }
     replicas_ = n;
     PyArrayObject* first = nullptr;
     for (Py_ssize_t i = 0; i < n; ++i) {
-      PyObject* value = list ? PyList_GET_ITEM(values.ptr(), i) : PyTuple_GET_ITEM(values.ptr(), i);
+      PyObject* value = PyTuple_GET_ITEM(held.ptr(), i);
       if (!PyArray_CheckExact(value) || !is_plain(as_array(value)) ||
           (first != nullptr && !like_first(as_array(value), first))) {
         return false;

@@ -52,7 +52,11 @@ SegmentLayout layout_for(int size, const py::dict& options) {
   return SegmentLayout(size, limits, heap, arena);
 }
 
-CommunicatorOptions communicator_options(int rank, std::vector<int> host, const py::dict& options) {
+// The memory that ranks of one host share.
+const Memory& memory_of_host() { return find_memory(find_transport(Reach::kHost).memory); }
+
+CommunicatorOptions communicator_options(int rank, std::vector<int> host, const Transport& within,
+                                         const py::dict& options) {
   CommunicatorOptions result;
   result.topology.rank = rank;
   result.topology.size = static_cast<int>(host.size());
@@ -60,6 +64,7 @@ CommunicatorOptions communicator_options(int rank, std::vector<int> host, const 
   result.timeout_s = options["timeout"].cast<double>();
   result.warn_s = options["warn"].cast<double>();
   result.compare_shapes = options["compare_shapes"].cast<bool>();
+  result.within = &within;
   return result;
 }
 
@@ -71,7 +76,7 @@ int cores() {
 }
 
 int create_segment(int size, const py::dict& options) {
-  return find_memory("memfd").create(layout_for(size, options).total);
+  return memory_of_host().create(layout_for(size, options).total);
 }
 
 // Maps the segment of a peer. Checks first that it is large enough and sealed against shrinking, since access beyond
@@ -166,7 +171,7 @@ std::shared_ptr<Segments> map_segments(const SegmentLayout& layout, const Memory
 
 // The peers of `rank`, which is number `replica` among the ranks of this process.
 std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::vector<Process>& processes,
-                           const std::vector<int>& tcp) {
+                           const Transport& transport, const std::vector<int>& sockets) {
   std::vector<Peer> peers(size);
   for (const auto& [members, name, pid, memories, doorbells, controls, pids, stack] : processes) {
     for (const int r : members) {
@@ -183,22 +188,23 @@ std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::v
         peer.control_fd = controls.empty() ? -1 : controls.at(replica);
         peer.pid_fd = pids.empty() ? -1 : pids.at(replica);
       }
-      if (tcp.at(r) >= 0) {
-        peer.link = find_transport("tcp").over_socket(tcp[r], r);
+      if (sockets.at(r) >= 0) {
+        peer.link = transport.connect(sockets[r], r);
       }
     }
   }
   return peers;
 }
 
-// Makes a communicator for each rank of process `own`. segments, doorbells: of its ranks; tcp: for each of its ranks
-// the connection to each other rank, -1 where there is none. Takes ownership of all descriptors, unless it throws.
+// Makes a communicator for each rank of process `own`. segments, doorbells: of its ranks; sockets: for each of its
+// ranks the connection to each other rank, -1 where there is none. transport: what the caller asked for; ranks that
+// share no memory use it if it is for such ranks. Takes ownership of all descriptors, unless it throws.
 py::list connect(int own, const std::vector<int>& host, bool crowded, const std::vector<int>& segments,
                  const std::vector<int>& doorbells, const std::vector<Process>& processes,
-                 const std::vector<std::vector<int>>& tcp, const py::dict& options) {
+                 const std::vector<std::vector<int>>& sockets, const std::string& transport, const py::dict& options) {
   const int size = static_cast<int>(host.size());
   const SegmentLayout layout = layout_for(size, options);
-  const Memory& memory = find_memory("memfd");
+  const Memory& memory = memory_of_host();
   const std::vector<int>& ranks = std::get<0>(processes.at(own));
   std::shared_ptr<Segments> shared;
   if (std::count(host.begin(), host.end(), host.at(ranks.at(0))) > 1) {
@@ -219,11 +225,12 @@ py::list connect(int own, const std::vector<int>& host, bool crowded, const std:
   }
   py::list result;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    CommunicatorOptions settings = communicator_options(ranks[i], host, options);
+    CommunicatorOptions settings = communicator_options(ranks[i], host, find_transport(Reach::kHost), options);
+    settings.between = &find_transport(Reach::kNetwork, transport);
     settings.topology.crowded = crowded;
     settings.threads = ranks.size() > 1;
-    result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, tcp.at(i)), doorbells.at(i), layout,
-                            memory, shared, segments.at(i), std::move(settings), options));
+    result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, *settings.between, sockets.at(i)),
+                            doorbells.at(i), layout, memory, shared, segments.at(i), std::move(settings), options));
   }
   return result;
 }
@@ -231,7 +238,8 @@ py::list connect(int own, const std::vector<int>& host, bool crowded, const std:
 // Makes communicators for `size` threads of this process.
 py::list local_group(int size, const py::dict& options) {
   const SegmentLayout layout = layout_for(size, options);
-  const Memory& memory = find_memory("host");
+  const Transport& within = find_transport(Reach::kProcess);
+  const Memory& memory = find_memory(within.memory);
   auto group = std::make_shared<Segments>(size);
   for (int r = 0; r < size; ++r) {
     group->mappings[r] = memory.map(memory.create(layout.total), layout.total);
@@ -243,9 +251,8 @@ py::list local_group(int size, const py::dict& options) {
   }
   py::list result;
   for (int r = 0; r < size; ++r) {
-    CommunicatorOptions settings = communicator_options(r, std::vector<int>(size, 0), options);
+    CommunicatorOptions settings = communicator_options(r, std::vector<int>(size, 0), within, options);
     settings.topology.crowded = size > cores();
-    settings.mapped_transport = "local";
     settings.threads = true;
     result.append(make_rank(r, std::vector<Peer>(size), duplicate(group->doorbells[r]), layout, memory, group, -1,
                             std::move(settings), options));
@@ -264,7 +271,12 @@ void bind_connect(py::module_& m) {
   m.def("transports", [] {
     py::dict result;
     for (const Transport& transport : transports()) {
-      result[py::str(transport.name.data(), transport.name.size())] = std::string(transport.description);
+      py::dict about;
+      about["description"] = std::string(transport.description);
+      about["reach"] = std::string(name(transport.reach));
+      about["latency_us"] = transport.cost.latency_us;
+      about["bytes_per_us"] = transport.cost.bytes_per_us;
+      result[py::str(transport.name.data(), transport.name.size())] = about;
     }
     return result;
   });

@@ -11,7 +11,10 @@
 #include "bindings/arrays/arrays.h"
 #include "bindings/arrays/dlpack.h"
 #include "bindings/arrays/numpy_api.h"
+#include "bindings/calls/arguments.h"
 #include "bindings/calls/communicator.h"
+#include "bindings/calls/layouts.h"
+#include "bindings/calls/messages.h"
 #include "bindings/calls/timing.h"
 #include "bindings/calls/work.h"
 #include "bindings/devices/device.h"
@@ -28,15 +31,19 @@
 
 namespace py = pybind11;
 
-PYBIND11_MODULE(_core, m) {
+// It needs no lock of the interpreter: docs/packaging.md lists what guards each static of the bindings.
+PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   m.doc() = "The engine of collectives. Use the package, not this module.";
   if (_import_array() < 0) {
     throw py::error_already_set();
   }
   collectives::load_dtypes();
+  collectives::load_names();
   collectives::register_errors();
+  collectives::bind_layouts(m);
   collectives::bind_work(m);
   collectives::bind_communicator(m);
+  collectives::bind_messages(m);
   collectives::bind_connect(m);
   collectives::bind_groups(m);
   collectives::bind_shrink(m);

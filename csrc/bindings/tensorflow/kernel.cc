@@ -8,15 +8,6 @@
 namespace collectives::tensorflow {
 namespace {
 
-// TF_DataType and our element type.
-constexpr std::pair<int, DType> kTypes[] = {
-    {19, DType::kFloat16},    {14, DType::kBFloat16}, {1, DType::kFloat32},     {2, DType::kFloat64},
-    {6, DType::kInt8},        {5, DType::kInt16},     {3, DType::kInt32},       {kTfInt64, DType::kInt64},
-    {4, DType::kUInt8},       {17, DType::kUInt16},   {22, DType::kUInt32},     {23, DType::kUInt64},
-    {10, DType::kBool},       {8, DType::kComplex64}, {18, DType::kComplex128}, {25, DType::kFloat8E4M3FN},
-    {24, DType::kFloat8E5M2},
-};
-
 Code code_of(const std::exception& error) {
   if (const auto* ours = dynamic_cast<const CollectivesError*>(&error); ours != nullptr) {
     switch (ours->kind()) {
@@ -66,9 +57,9 @@ std::string tensor_name(const std::vector<std::string>& names, int tensor) {
 
 DType dtype_of(const TfTensor* tensor, const std::string& what) {
   const int type = api().TF_TensorType(tensor);
-  for (const auto& [theirs, ours] : kTypes) {
-    if (theirs == type) {
-      return ours;
+  for (int i = 0; i < kDTypes; ++i) {
+    if (facts(static_cast<DType>(i)).tensorflow == type) {
+      return static_cast<DType>(i);
     }
   }
   throw ArgumentTypeError(what + " has an element type that cannot travel (TF_DataType " + std::to_string(type) +

@@ -86,6 +86,14 @@ void bind_reduce_testing(pybind11::module_& m) {
         py::arg("destination"), py::arg("count"),
         "Multiply the elements at one address by a factor, to another or the same address.");
   m.def("_dtype_names", [] { return names<DType>(kDTypes); }, "The element types, by number.");
+  m.def(
+      "_dlpack_codes",
+      [] {
+        std::vector<int> codes;
+        for (const DTypeFacts& facts : kDTypeFacts) codes.push_back(static_cast<int>(facts.dlpack));
+        return codes;
+      },
+      "DLDataTypeCode of the element types, by number.");
   m.def("_op_names", [] { return names<Op>(kOps); }, "The operations, by number.");
   m.def(
       "_has_kernel",

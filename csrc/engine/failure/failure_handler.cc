@@ -160,6 +160,13 @@ void FailureHandler::fail_by_mismatch(Work& work, int other, const Signature& th
   finish(work, *error_);
 }
 
+void FailureHandler::refuse(Work& work, const Disagreement& found) {
+  Report report = reports_.make(ErrorKind::kMismatch, found.lower_rank, found.what());
+  report.cause = Cause::kMismatch;
+  report.other = found.other_rank;
+  finish(work, report);
+}
+
 void FailureHandler::fail_by_loss(int member, const Peer& peer) {
   // Its own report, if it left one, says more than its death.
   if (Report last; reports_.find(member, &last)) {
@@ -211,6 +218,7 @@ void FailureHandler::finish(Work& work, const Report& report) {
   members_.name_process(context);
   work.error = std::make_unique<CollectivesError>(report.kind, error_text(work, report, done), context);
   work.state.store(WorkState::kFailed, std::memory_order_release);
+  engine_.completion().hand_over(work.callbacks);
 }
 
 std::string FailureHandler::error_text(const Work& work, const Report& report, std::int64_t done) const {

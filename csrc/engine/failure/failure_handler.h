@@ -39,6 +39,8 @@ class FailureHandler {
   void act_on_report(const Work* about = nullptr);
   // Ranks disagree about a collective, or about a message.
   void fail_by_mismatch(Work& work, int other, const Signature& theirs);
+  // Ranks disagree about the next call of a work. Only that ends: all of them know, and go on alike.
+  void refuse(Work& work, const Disagreement& found);
   // A member has died, or cannot be reached any more.
   void fail_by_loss(int member, const Peer& peer);
   // In the handler of an exception that came in the middle of a call, or of progress: the others wait for what does not

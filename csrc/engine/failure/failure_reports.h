@@ -31,8 +31,6 @@ class FailureReports {
   Report make(ErrorKind kind, int suspect, std::string text) const;
   // Publishes the report of this rank, once.
   void publish(const Report& report);
-  // Whether this rank has published its report.
-  bool published() const { return published_; }
   // Publishes where the suspect's Python code is, a moment later. Only ranks on other hosts wait for it.
   void publish_location(Report report, const std::string& found) const;
 

@@ -59,11 +59,32 @@ void FailureMonitor::check_reports(Clock::time_point now) {
 }
 
 void FailureMonitor::check_works(Clock::time_point now) {
+  check_receives_from_any();
   check_started_works();
   if (!failure_.failed() && seconds_of(now) >= next_time_check_) {
     check_times(now);
   }
   in_flight_.remove_finished();
+}
+
+// Fails when a receive waits for a message of any rank, and all others have left.
+void FailureMonitor::check_receives_from_any() {
+  Messages& messages = in_flight_.messages();
+  if (failure_.failed() || !messages.await_any() || members_.any_other_is_there()) {
+    return;
+  }
+  while (messages.progress()) {  // what they did before they left may be enough
+  }
+  if (!messages.await_any()) {
+    return;
+  }
+  const int first = members_.rank() == 0 ? 1 : 0;
+  Report report = reports_.make(
+      ErrorKind::kPeer, first,
+      "all other ranks have left the group before this message, " + members_.describe(first) + " among them");
+  report.cause = Cause::kLeft;
+  report.sequence = static_cast<std::int64_t>(in_flight_.completed());
+  failure_.fail(report);
 }
 
 // Of what is pending, which may be very much, only that which may have to end before its time.
@@ -161,7 +182,9 @@ void FailureMonitor::check_time(Work& work, Clock::time_point now) {
   }
   const std::vector<int> waits = in_flight_.waits_for(work);
   const std::string waiting = call_text(work) + " has waited " + seconds_text(age) + " for " +
-                              (waits.empty() ? "earlier collectives to end on all ranks" : members_.describe(waits));
+                              (work.message.peer == Message::kAny ? "a message of any of them"
+                               : waits.empty()                    ? "earlier collectives to end on all ranks"
+                                                                  : members_.describe(waits));
   if (!late) {
     work.warned = true;
     say("collectives: warning: " + members_.describe_self() + ", " + waiting + "; it gives up after " +

@@ -39,6 +39,7 @@ class FailureMonitor {
   void check_reports(Clock::time_point now);
   void check_refused_reads(Clock::time_point now);
   void check_started_works();
+  void check_receives_from_any();
   void check_ranks_that_left(const std::shared_ptr<Work>& work);
   void check_times(Clock::time_point now);
   void check_time(Work& work, Clock::time_point now);

@@ -4,6 +4,15 @@
 #include <iterator>
 
 namespace collectives {
+namespace {
+
+// The other side of a message.
+std::string side_text(bool sending, int peer, int tag) {
+  const std::string rank = peer == Message::kAny ? "any rank" : "rank " + std::to_string(peer);
+  return (sending ? " to " : " from ") + rank + ", tag " + std::to_string(tag);
+}
+
+}  // namespace
 
 std::string_view verb(const Work& work) {
   if (!work.is_message()) {
@@ -15,8 +24,7 @@ std::string_view verb(const Work& work) {
 std::string call_text(const Work& work) {
   std::string text(verb(work));
   if (work.is_message()) {
-    text += std::string(work.message.sending ? " to" : " from") + " rank " + std::to_string(work.message.peer) +
-            ", tag " + std::to_string(work.message.tag);
+    text += side_text(work.message.sending, work.message.peer, work.message.tag);
   } else {
     text += " #" + std::to_string(work.sequence);
   }
@@ -26,8 +34,7 @@ std::string call_text(const Work& work) {
 std::string call_text(const Recorded& call) {
   std::string text(call.is_message() ? (call.sending ? "send" : "recv") : name(call.collective));
   if (call.is_message()) {
-    text += std::string(call.sending ? " to" : " from") + " rank " + std::to_string(call.peer) + ", tag " +
-            std::to_string(call.tag);
+    text += side_text(call.sending, call.peer, call.tag);
   } else {
     text += " #" + std::to_string(call.sequence);
   }

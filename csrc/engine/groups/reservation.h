@@ -3,7 +3,7 @@
 // The ranks of the parent agree on a number for the new communicator: the highest of those that they propose. Then each
 // makes a reservation: it claims the number, and takes memory for its segment. They exchange whether that went
 // well. When all have claimed the number, each member makes its communicator, and can use it at once; else all begin
-// again.
+// again. In a group that its members make alone (meeting.h) the first one gives the number, which all can claim.
 #pragma once
 
 #include <cstdint>

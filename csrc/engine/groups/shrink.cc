@@ -99,35 +99,19 @@ void Shrinking::listen() {
 
 // The note of a member that shares memory with this rank, when it is new.
 std::optional<Note> Shrinking::board(int member) {
-  const ControlPage& page = parent_.domain()->control(member);
-  const std::size_t count = Note::words(parent_.size());
-  for (;;) {
-    const std::uint64_t version = page.note_version.load(std::memory_order_acquire);
-    if (version == read_[member]) {
-      return std::nullopt;
-    }
-    std::vector<std::uint64_t> words;
-    for (std::size_t i = 0; i < count; ++i) {
-      words.push_back(page.notes[version % 2][i].load(std::memory_order_acquire));
-    }
-    if (page.note_version.load(std::memory_order_relaxed) == version) {
-      read_[member] = version;
-      return Note::decode(words, parent_.size());
-    }
+  const auto& published = parent_.domain()->control(member).note;
+  if (published.edition.load(std::memory_order_acquire) == read_[member]) {
+    return std::nullopt;
   }
+  const auto [edition, words] = published.read(Note::words(parent_.size()));
+  read_[member] = edition;
+  return Note::decode(words, parent_.size());
 }
 
 void Shrinking::publish() {
   const std::vector<std::uint64_t> words = agreement_->note().encode();
   if (parent_.domain() != nullptr) {
-    ControlPage& page = parent_.domain()->control(parent_.rank());
-    const std::uint64_t version = page.note_version.load(std::memory_order_relaxed) + 1;
-    // Release: a rank that reads a word of this version in place of the one before the last sees that there is another:
-    // board().
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      page.notes[version % 2][i].store(words[i], std::memory_order_release);
-    }
-    page.note_version.store(version, std::memory_order_release);
+    parent_.domain()->control(parent_.rank()).note.publish(words);
   }
   const std::string text = Note::write(parent_.options().id, words);
   for (int m = 0; m < parent_.size(); ++m) {
@@ -242,7 +226,7 @@ void Shrinking::check_early_notes() {
       continue;
     }
     const bool shrinks = parent_.members().maps(m)
-                             ? parent_.domain()->control(m).note_version.load(std::memory_order_acquire) != 0
+                             ? parent_.domain()->control(m).note.edition.load(std::memory_order_acquire) != 0
                              : !received_[m].empty();
     if (!shrinks) {
       continue;

@@ -64,7 +64,7 @@ class Shrinking {
   Communicator& parent_;
   std::unique_ptr<Agreement> agreement_;
   std::vector<std::vector<std::uint64_t>> received_;  // last note of each member that shares no memory, until read
-  std::vector<std::uint64_t> read_;                   // versions of the boards
+  std::vector<std::uint64_t> read_;                   // editions of their notes
   double patience_ = 0;
   bool running_ = false;
   bool used_ = false;  // it has made a communicator

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <string_view>
 
 #include "memory/domain.h"
 #include "transports/transport.h"
 
 namespace collectives {
+
+// As measured between two cores that share a cache (docs/lab/index.md).
+inline constexpr LinkCost kMappedCost = {0.15, 25000};
 
 // The link of one communicator to one peer of its domain. The engine lets collectives use it one after the other, so
 // cells arrive in the order of the schedules and need no matching.

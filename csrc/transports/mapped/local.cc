@@ -6,13 +6,21 @@
 namespace collectives {
 namespace {
 
-std::unique_ptr<Link> over_domain(const Domain& domain, int peer) { return make_mapped_link(domain, peer, "local"); }
-std::unique_ptr<Link> mail_over_domain(const Domain& domain, int peer) {
-  return make_mapped_mail(domain, peer, "local");
-}
+constexpr std::string_view kName = "local";
 
-const RegisterTransport registration({"local", "memory of one process, ranks are threads", "host", over_domain,
-                                      mail_over_domain, nullptr});
+std::unique_ptr<Link> over_domain(const Domain& domain, int peer) { return make_mapped_link(domain, peer, kName); }
+std::unique_ptr<Link> mail_over_domain(const Domain& domain, int peer) { return make_mapped_mail(domain, peer, kName); }
+
+const RegisterTransport registration({
+    .name = kName,
+    .description = "memory of one process, ranks are threads",
+    .reach = Reach::kProcess,
+    .cost = kMappedCost,
+    .memory = "host",
+    .over_domain = over_domain,
+    .mail_over_domain = mail_over_domain,
+    .connect = nullptr,
+});
 
 }  // namespace
 }  // namespace collectives

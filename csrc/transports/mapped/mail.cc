@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct MailStream : ListNode<MailStream> {
   Stream* stream = nullptr;  // nullptr until this rank opens it
   Signature signature;       // the peer's
   bool peer_begun = false;   // a cell of data of the peer has come
+  std::uint64_t order = 0;   // Arrival::order, where that was before this rank opened it
   bool begun = false;        // a cell of data has gone
   bool welcome = false;      // the peer waits for it, or for the rest
   bool welcomed = false;     // this rank has told the peer that it waits
@@ -49,7 +51,7 @@ class MappedMail final : public Link {
     stream.link_state = &s;
     if (s.peer_begun) {
       --unexpected_;
-      note_taken();
+      count_opened();
       stream.meet(s.signature);
       deliver(s);
     }
@@ -68,6 +70,17 @@ class MappedMail final : public Link {
     stream.link_state = nullptr;
     streams_.erase(stream.key);
   }
+
+  std::optional<Arrival> arrival(const StreamKey& key) const override {
+    const auto known = streams_.find(key);
+    if (known == streams_.end() || known->second.stream != nullptr || !known->second.peer_begun) {
+      return std::nullopt;
+    }
+    return Arrival{known->second.signature, known->second.order};
+  }
+
+  // A link of one communicator.
+  void listen(std::uint32_t /*communicator*/, std::vector<StreamKey>* begun) override { listener_ = begun; }
 
   bool progress() override {
     const bool moved = receive();
@@ -181,7 +194,7 @@ class MappedMail final : public Link {
     return !s.stream->receives.empty() && s.received + s.stream->receives.front()->remaining > kEagerBytes;
   }
 
-  void note_taken() {
+  void count_opened() {
     // Relaxed here and in may_begin(): a bound on how many messages are ahead, which guards no memory.
     domain_.ack(peer_, me_, Channel::kMail).opened.store(++opened_, std::memory_order_relaxed);
     domain_.wake(peer_);
@@ -227,13 +240,17 @@ class MappedMail final : public Link {
       s.peer_begun = true;
       s.signature = cell.signature;
       if (s.stream != nullptr) {
-        note_taken();
+        count_opened();
         s.stream->meet(s.signature);
         if (awaited_.has(s)) {
           IntrusiveList<MailStream>::remove(s);
         }
       } else {
         ++unexpected_;
+        s.order = next_arrival();
+        if (listener_ != nullptr) {
+          listener_->push_back(key);
+        }
       }
     }
     const auto bytes = static_cast<std::int64_t>(cell.bytes);
@@ -296,6 +313,7 @@ class MappedMail final : public Link {
   IntrusiveList<MailStream> held_;     // are to be sent, and may not begin before the peer has opened others
   IntrusiveList<MailStream> awaited_;  // are to be received, and have not begun: the peer may be held back
   std::unordered_map<StreamKey, std::uint64_t, KeyHash> latest_;  // the last opened of each window_of()
+  std::vector<StreamKey>* listener_ = nullptr;
   std::uint64_t unexpected_ = 0;  // streams that the peer has begun and this rank has not opened
   std::uint64_t opened_ = 0;      // those that it has begun and this rank has opened
   std::uint64_t begun_ = 0;       // by this rank

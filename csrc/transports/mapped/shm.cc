@@ -6,11 +6,21 @@
 namespace collectives {
 namespace {
 
-std::unique_ptr<Link> over_domain(const Domain& domain, int peer) { return make_mapped_link(domain, peer, "shm"); }
-std::unique_ptr<Link> mail_over_domain(const Domain& domain, int peer) { return make_mapped_mail(domain, peer, "shm"); }
+constexpr std::string_view kName = "shm";
 
-const RegisterTransport registration({"shm", "memory shared by processes of one host", "memfd", over_domain,
-                                      mail_over_domain, nullptr});
+std::unique_ptr<Link> over_domain(const Domain& domain, int peer) { return make_mapped_link(domain, peer, kName); }
+std::unique_ptr<Link> mail_over_domain(const Domain& domain, int peer) { return make_mapped_mail(domain, peer, kName); }
+
+const RegisterTransport registration({
+    .name = kName,
+    .description = "memory shared by processes of one host",
+    .reach = Reach::kHost,
+    .cost = kMappedCost,
+    .memory = "memfd",
+    .over_domain = over_domain,
+    .mail_over_domain = mail_over_domain,
+    .connect = nullptr,
+});
 
 }  // namespace
 }  // namespace collectives

@@ -31,10 +31,10 @@ class FlowControl {
     const std::uint32_t limit = !s.is_message()           ? wire::kMaxUnknownStreams
                                 : s.stream->sends.empty() ? wire::kReceivesAhead
                                                           : wire::kStreamsAhead;
-    return started_ - peer_taken_ < limit;
+    return started_ - peer_opened_ < limit;
   }
   // As may_start(), of a collective that has no stream yet.
-  bool may_start_sendrecv() const { return started_ - peer_taken_ < wire::kMaxUnknownStreams; }
+  bool may_start_sendrecv() const { return started_ - peer_opened_ < wire::kMaxUnknownStreams; }
 
   // How many bytes of its first request the stream may send now. While much is ahead, a stream may begin with little
   // only; then the rest may wait until the receiver has been idle for a while and announces that it has opened it.
@@ -58,7 +58,7 @@ class FlowControl {
            (wants_credit_frame(s) || (!s.begun() && !s.stream->receives.empty() && peer_is_held_back()));
   }
   // Whether the peer, as far as it knows, must not begin another message that this rank has not asked for.
-  bool peer_is_held_back() const { return unknown_ + (opened_ - taken_announced_) >= wire::kStreamsAhead; }
+  bool peer_is_held_back() const { return unknown_ + (opened_ - opened_announced_) >= wire::kStreamsAhead; }
 
   // How many bytes of the stream the peer may have sent in all.
   static std::int64_t granted(const TcpStream& s) {
@@ -78,15 +78,15 @@ class FlowControl {
   void count_closed(const TcpStream& s) { ahead_ -= s.peer_started ? 0 : s.sent; }
   std::uint32_t started() const { return started_; }
   // How many of our streams the peer has opened, as a frame claims: no more than there are, and no fewer than before.
-  bool is_possible_opened(std::uint32_t by_peer) const { return by_peer - peer_taken_ <= started_ - peer_taken_; }
-  void set_peer_taken(std::uint32_t by_peer) { peer_taken_ = by_peer; }
+  bool is_possible_opened(std::uint32_t by_peer) const { return by_peer - peer_opened_ <= started_ - peer_opened_; }
+  void set_peer_opened(std::uint32_t by_peer) { peer_opened_ = by_peer; }
 
   // Streams that the peer begins.
-  void count_taken(std::uint32_t streams = 1) { opened_ += streams; }
+  void count_opened(std::uint32_t streams = 1) { opened_ += streams; }
   std::uint32_t opened() const { return opened_; }
   // For a frame that leaves now.
-  std::uint32_t announce_taken() { return taken_announced_ = opened_; }
-  bool must_announce_taken() const { return opened_ - taken_announced_ >= kTakenStep; }
+  std::uint32_t announce_opened() { return opened_announced_ = opened_; }
+  bool must_announce_opened() const { return opened_ - opened_announced_ >= kOpenedStep; }
 
   // Streams that the peer has begun and this rank has not opened, and their bytes.
   std::uint32_t unknown() const { return unknown_; }
@@ -97,14 +97,14 @@ class FlowControl {
   void count_known(const TcpStream& s) {
     --unknown_;
     unknown_bytes_ -= s.received;
-    count_taken();
+    count_opened();
   }
 
  private:
   // A frame shorter than this waits for more credit, unless it is the end of its message.
   static constexpr std::int64_t kLeastFrame = 16 << 10;
   static constexpr std::int64_t kCreditBytes = wire::kWindowBytes / 4;
-  static constexpr std::uint32_t kTakenStep = wire::kStreamsAhead / 4;
+  static constexpr std::uint32_t kOpenedStep = wire::kStreamsAhead / 4;
 
   // A receiver that has sent nothing yet does so when it expects more than half the eager limit; so a sender that holds
   // back less than kLeastFrame bytes of the eager limit has always more than that in flight.
@@ -113,10 +113,10 @@ class FlowControl {
   static_assert(wire::kWindowBytes - kLeastFrame > 2 * kCreditBytes);
 
   std::uint32_t started_ = 0;
-  std::uint32_t peer_taken_ = 0;  // of these, opened by the peer
-  std::int64_t ahead_ = 0;        // bytes sent on streams of which no frame of the peer has come
-  std::uint32_t opened_ = 0;      // streams begun by the peer and opened here
-  std::uint32_t taken_announced_ = 0;
+  std::uint32_t peer_opened_ = 0;  // of these, opened by the peer
+  std::int64_t ahead_ = 0;         // bytes sent on streams of which no frame of the peer has come
+  std::uint32_t opened_ = 0;       // streams begun by the peer and opened here
+  std::uint32_t opened_announced_ = 0;
   std::uint32_t unknown_ = 0;
   std::int64_t unknown_bytes_ = 0;  // declared by the peer
 };

@@ -5,14 +5,16 @@
 //   FlowControl   who may send how much                   Sender        chooses what is written next
 //   StreamTable   which streams there are                 Output        what is yet to be written
 //   Delivery      arrived bytes into posted receives      Receiver      reads and parses
-//   ShortSendRecv     one message each way, without a stream
+//   ShortSendRecv one message each way, without a stream
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "transports/tcp/connection.h"
 #include "transports/tcp/delivery.h"
@@ -42,6 +44,10 @@ class TcpLink : public Link {
   }
   void open_begun(Stream& stream, const SendRecv& sendrecv) override;
   void forget(std::uint32_t communicator) override;
+  std::optional<Arrival> arrival(const StreamKey& key) const override { return streams_.arrival(key); }
+  void listen(std::uint32_t communicator, std::vector<StreamKey>* begun) override {
+    streams_.listen(communicator, begun);
+  }
   bool progress() override;
   void send_control(const std::string& report) override;
   // Blocks, for about a second at most.

@@ -1,7 +1,7 @@
-// The messages that are open on a TCP link, in rows by what may be done for them.
+// The messages that are open on a TCP link, in lists by what may be done for them.
 //
 // Of collectives few streams are open at a time, and every call of progress() looks at each. Of messages there may be
-// very many; so each stands in the rows that say what may be done for it, and is reviewed only when something has come
+// very many; so each is in the lists that say what may be done for it, and is reviewed only when something has come
 // for it, or has been sent.
 #pragma once
 
@@ -20,7 +20,7 @@ class OpenMessages {
   // A message has been opened, and what the peer had sent of it is delivered.
   void enter(TcpStream& s);
   void leave(TcpStream& s);
-  // Puts the message in the rows where it belongs, after something has come for it or was sent.
+  // Puts the message in the lists where it belongs, after something has come for it or was sent.
   void review(TcpStream& s);
   // Lets the peer know of all receives of which it does not know.
   void announce_quiet();

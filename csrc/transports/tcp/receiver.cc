@@ -146,7 +146,7 @@ void Receiver::on_header(const wire::FrameHeader& h) {
     return connection_.fail("the peer claims to have opened more streams than the " + std::to_string(flow_.started()) +
                             " begun" + numbers(h));
   }
-  flow_.set_peer_taken(h.streams_opened);
+  flow_.set_peer_opened(h.streams_opened);
   current_ = nullptr;
   payload_left_ = h.length;
   switch (h.type) {
@@ -176,7 +176,7 @@ TcpStream* Receiver::stream_of(const wire::FrameHeader& h) {
     return nullptr;  // its first frame came before, so it was known once
   }
   if (streams_.is_over(key)) {
-    flow_.count_taken();
+    flow_.count_opened();
     return nullptr;
   }
   if (flow_.unknown() >= wire::kMaxUnknownStreams) {
@@ -201,7 +201,7 @@ void Receiver::on_stream_frame(const wire::FrameHeader& h) {
     flow_.count_peer_started(s);
     s.peer_signature = h.signature;
     if (s.stream != nullptr) {
-      flow_.count_taken();
+      flow_.count_opened();
       s.stream->meet(h.signature);
       s.mismatch = !(h.signature == s.stream->signature);
     }

@@ -18,7 +18,7 @@ void Sender::append_header(FrameType type, TcpStream* s, std::int64_t length) {
   wire::FrameHeader header;
   header.type = type;
   header.length = static_cast<std::uint32_t>(length);
-  header.streams_opened = flow_.announce_taken();
+  header.streams_opened = flow_.announce_opened();
   if (s != nullptr) {
     if (!s->started) {
       s->started = true;
@@ -62,7 +62,7 @@ bool Sender::fill() {
            fill_turn(senders > 1 ? kMaxFrameShared : wire::kMaxFrameBytes, &big)) {
     }
   }
-  if (output_.packed_bytes() == 0 && flow_.must_announce_taken()) {
+  if (output_.packed_bytes() == 0 && flow_.must_announce_opened()) {
     append_header(FrameType::kStreams, nullptr, 0);
   }
   return output_.packed_bytes() > 0;
@@ -196,7 +196,7 @@ bool Sender::write_once(bool* moved) {
 }
 
 bool Sender::may_answer() const {
-  return !output_.empty() || flow_.must_announce_taken() || messages_.may_send() ||
+  return !output_.empty() || flow_.must_announce_opened() || messages_.may_send() ||
          std::any_of(streams_.collectives().begin(), streams_.collectives().end(),
                      [this](const TcpStream* s) { return !s->stream->sends.empty() || flow_.credit_is_due(*s); });
 }

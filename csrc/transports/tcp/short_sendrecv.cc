@@ -38,7 +38,7 @@ bool ShortSendRecv::begin(const SendRecv& sendrecv) {
   if (n < 0) {
     connection_.keep_error(errno);
   }
-  flow_.announce_taken();
+  flow_.announce_opened();
   flow_.count_started();
   const std::size_t sent = n > 0 ? static_cast<std::size_t>(n) : 0;
   if (sent < wire::kHeaderBytes + bytes) {
@@ -86,8 +86,8 @@ bool ShortSendRecv::accept(const SendRecv& sendrecv) {
       h.credit > static_cast<std::uint64_t>(sendrecv.bytes) || !flow_.is_possible_opened(h.streams_opened)) {
     return false;
   }
-  flow_.set_peer_taken(h.streams_opened);
-  flow_.count_taken();
+  flow_.set_peer_opened(h.streams_opened);
+  flow_.count_opened();
   input_.used = 0;
   return true;
 }

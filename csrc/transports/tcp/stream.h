@@ -37,6 +37,7 @@ struct TcpStream : ListNode<TcpStream, TcpSends>, ListNode<TcpStream, TcpReceive
   bool peer_started = false;  // a frame of the peer is in, so the peer has opened the stream
   bool mismatch = false;      // the signatures differ: nothing is delivered, the caller's memory stays as it is
   Signature peer_signature;
+  std::uint64_t order = 0;       // Arrival::order, of a message that the peer has begun first
   std::int64_t received = 0;     // bytes that the frames so far have declared
   std::int64_t consumed = 0;     // bytes delivered into requests
   std::int64_t announced = 0;    // value of `consumed` in the last frame to the peer

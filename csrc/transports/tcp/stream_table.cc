@@ -38,7 +38,30 @@ TcpStream& StreamTable::add(const StreamKey& key) {
 
 TcpStream& StreamTable::add_unknown(const StreamKey& key) {
   flow_.count_unknown();
-  return add(key);
+  TcpStream& s = add(key);
+  if (s.is_message()) {
+    s.order = next_arrival();
+    if (const auto listener = listeners_.find(key.communicator & kNumberBits); listener != listeners_.end()) {
+      listener->second->push_back(key);
+    }
+  }
+  return s;
+}
+
+std::optional<Arrival> StreamTable::arrival(const StreamKey& key) const {
+  const auto known = streams_.find(key);
+  if (known == streams_.end() || known->second.stream != nullptr || !known->second.peer_started) {
+    return std::nullopt;
+  }
+  return Arrival{known->second.peer_signature, known->second.order};
+}
+
+void StreamTable::listen(std::uint32_t communicator, std::vector<StreamKey>* begun) {
+  if (begun == nullptr) {
+    listeners_.erase(communicator);
+  } else {
+    listeners_[communicator] = begun;
+  }
 }
 
 TcpStream& StreamTable::open(Stream& stream) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -48,6 +49,10 @@ class StreamTable {
   // A stream that is not known yet, begun by the peer.
   TcpStream& add_unknown(const StreamKey& key);
 
+  // See Link.
+  std::optional<Arrival> arrival(const StreamKey& key) const;
+  void listen(std::uint32_t communicator, std::vector<StreamKey>* begun);
+
   // The collectives that are open, oldest first.
   const std::vector<TcpStream*>& collectives() const { return collectives_; }
   bool any_collective_sends() const {
@@ -70,7 +75,8 @@ class StreamTable {
   std::unordered_map<std::uint32_t, Windows> opened_;  // by the number of the communicator
   Windows* marked_ = nullptr;  // of the communicator whose stream was opened last, whose number follows
   std::uint32_t marked_number_ = 0;
-  std::vector<std::uint32_t> forgotten_;  // communicators, sorted
+  std::vector<std::uint32_t> forgotten_;                                  // communicators, sorted
+  std::unordered_map<std::uint32_t, std::vector<StreamKey>*> listeners_;  // by the number of the communicator
 };
 
 }  // namespace collectives::tcp

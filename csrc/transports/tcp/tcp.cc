@@ -5,7 +5,16 @@
 namespace collectives {
 namespace {
 
-const RegisterTransport registration({"tcp", "TCP over IPv4 and IPv6", "", nullptr, nullptr, make_tcp_link});
+const RegisterTransport registration({
+    .name = "tcp",
+    .description = "TCP over IPv4 and IPv6",
+    .reach = Reach::kNetwork,
+    .cost = {6.0, 4000},
+    .memory = "",
+    .over_domain = nullptr,
+    .mail_over_domain = nullptr,
+    .connect = make_tcp_link,
+});
 
 }  // namespace
 }  // namespace collectives

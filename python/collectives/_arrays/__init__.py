@@ -1,17 +1,16 @@
 """Arrays of other libraries in the public calls: views of their memory, and results of the caller's kind.
 
-Nothing is imported for that: a library whose array a caller passes is loaded already, and found in ``sys.modules``.
+Each library has a file in ``libraries/``.
 """
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
 import numpy as np
 
-from . import buffers, jax_arrays, tensorflow_tensors, torch_tensors
+from . import buffers, libraries
 from .adapted import ACCEPTED, Adapted, Adapter, empty, same, type_name
 
 __all__ = ["Adapted", "adapt", "empty"]
@@ -47,14 +46,7 @@ def _find(x: Any, what: str) -> Adapter:
         return _numpy
     if isinstance(x, np.generic):
         return _refuse_scalar
-    found: Adapter | None = None
-    if (torch := sys.modules.get("torch")) is not None and isinstance(x, torch.Tensor):
-        found = torch_tensors.adapter(torch)
-    elif (jax := sys.modules.get("jax")) is not None and isinstance(x, jax.Array):
-        found = jax_arrays.adapter(jax, x)
-    elif (tf := sys.modules.get("tensorflow")) is not None:
-        found = tensorflow_tensors.adapter(tf, x)
-    found = found or buffers.find(x)
+    found = libraries.find_adapter(x) or buffers.find(x)
     if found is None:
         advice = "; numpy.asarray(x) makes an array of it" if hasattr(x, "__array__") else ""
         raise TypeError(f"{what} is of type {type_name(x)}; {ACCEPTED} is accepted{advice}")

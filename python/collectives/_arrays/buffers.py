@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import CollectivesError
 from .adapted import Adapted, Adapter, Array, elsewhere, same, type_name
 
 # DLDeviceType of dlpack.h. NumPy can read those of the host.
@@ -54,6 +55,8 @@ def dlpack(x: Any, what: str) -> Adapted:
 def _view(x: Any, what: str, look: Callable[[Any], Array]) -> Array:
     try:
         return look(x)
+    except CollectivesError:  # also a RuntimeError; the object may have to wait for a collective
+        raise
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise TypeError(f"{what} of type {type_name(x)} cannot be used as an array: {error}") from error
 

@@ -14,36 +14,20 @@ from .device import DeviceArray, Library, New, not_contiguous
 
 CUDA, MANAGED = 2, 13  # DLDeviceType of dlpack.h
 _VERSIONS = (2, 3)  # of __cuda_array_interface__
-_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by kind of NumPy
-_EXTENDED = {  # (code, bits) of types of ml_dtypes
-    "bfloat16": (4, 16),
-    "float8_e4m3b11fnuz": (9, 8),
-    "float8_e4m3fn": (10, 8),
-    "float8_e4m3fnuz": (11, 8),
-    "float8_e5m2": (12, 8),
-    "float8_e5m2fnuz": (13, 8),
-    "float8_e8m0fnu": (14, 8),
-}
+_CODES = dict(zip(_core._dtype_names(), _core._dlpack_codes(), strict=True))  # DLDataTypeCode
 
 
 def dlpack_dtype(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """(code, bits) of DLPack."""
-    return _EXTENDED.get(dtype.name) or (_CODES[dtype.kind], dtype.itemsize * 8)
+    """(code, bits) of DLPack, of a type that takes part in collectives."""
+    return _CODES[dtype.name], dtype.itemsize * 8
 
 
 def numpy_dtype(code: int, bits: int, lanes: int) -> np.dtype[Any] | None:
-    """The type of DLPack, None where NumPy has no such type."""
-    if lanes != 1:
-        return None
-    for name, known in _EXTENDED.items():
-        if known == (code, bits):
-            return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else None
-    for kind, known_code in _CODES.items():
-        if known_code == code and bits % 8 == 0:
-            try:
-                return np.dtype(f"{kind}{bits // 8}")
-            except TypeError:
-                return None
+    """The type of DLPack, None where no such type takes part in collectives."""
+    for name, known in _CODES.items():
+        dtype = np.dtype(getattr(ml_dtypes, name, name))
+        if (known, dtype.itemsize * 8, 1) == (code, bits, lanes):
+            return dtype
     return None
 
 
@@ -201,7 +185,7 @@ class Dlpack(_AnyLibrary):
             code, bits, lanes = seen["dtype"]
             raise TypeError(
                 f"{what} of type {type_name(x)} has elements of {bits} bits and DLPack's type {code} ({lanes} lanes), "
-                "which NumPy does not have"
+                f"which cannot take part in a collective; accepted are {', '.join(_CODES)}"
             )
         if not seen["contiguous"]:
             raise not_contiguous(x, what, self)

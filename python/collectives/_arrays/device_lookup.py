@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
 import numpy as np
 
-from . import device_interface, device_libraries
+from . import device_interface, libraries
 from .device import DeviceArray, Library
 
 _libraries: weakref.WeakKeyDictionary[type, Library | None] = weakref.WeakKeyDictionary()
@@ -36,12 +35,8 @@ def _find(x: Any) -> Library | None:
     """The library of the type of `x`, whether or not `x` itself is on a device."""
     if isinstance(x, (np.ndarray, np.generic, int, float, complex, str, bytes, bytearray, memoryview)):
         return None
-    if (torch := sys.modules.get("torch")) is not None and isinstance(x, torch.Tensor):
-        return device_libraries.Torch(torch)
-    if (jax := sys.modules.get("jax")) is not None and isinstance(x, jax.Array):
-        return None if isinstance(x, jax.core.Tracer) else device_libraries.Jax(jax)
-    if (cupy := sys.modules.get("cupy")) is not None and isinstance(x, cupy.ndarray):
-        return device_libraries.Cupy(cupy)
+    if (library := libraries.find_on_devices(x)) is not None:
+        return library
     if hasattr(x, "__cuda_array_interface__"):
         return device_interface.Interface()
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):

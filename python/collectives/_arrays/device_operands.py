@@ -15,12 +15,15 @@ from ..errors import BackendError
 from . import device_lookup, streams
 from .adapted import type_name
 from .device import DeviceArray, New
+from .per_rank import PerRank
 
 
 def items(x: Any) -> Sequence[Any]:
     """The arrays of an argument, which is a list, a tuple, one array, or None."""
     if isinstance(x, (list, tuple)):
         return x
+    if isinstance(x, PerRank):
+        return list(x)
     return [] if x is None else [x]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import Adapted, adapt, empty
 from .adapted import Array
+from .per_rank import PerRank
 
 
 class Operands:
@@ -47,7 +48,7 @@ class Operands:
 
 def adapt_all(x: Any, what: str) -> list[Adapted]:
     """An array, or a list of arrays, of the caller. Raises TypeError for what cannot be used."""
-    if isinstance(x, (list, tuple)):
+    if isinstance(x, (list, tuple, PerRank)):
         return [adapt(item, f"{what}[{i}]") for i, item in enumerate(x)]
     return [adapt(x, what)]
 
@@ -57,7 +58,7 @@ def adapt_outputs(out: Any, what: str) -> list[Array]:
     targets = adapt_all(out, what)
     for i, target in enumerate(targets):
         if not target.mutable:
-            which = f"{what}[{i}]" if isinstance(out, (list, tuple)) else what
+            which = f"{what}[{i}]" if isinstance(out, (list, tuple, PerRank)) else what
             raise TypeError(
                 f"{which} is an array whose values never change; leave out= away and use what the call returns"
             )

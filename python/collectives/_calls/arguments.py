@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from .._arrays.per_rank import PerRank
+from .options import CallOptions
 
 Array: TypeAlias = npt.NDArray[Any]
+Arrays = TypeVar("Arrays", bound="Array | Sequence[Array]")  # of x
+Out = TypeVar("Out", bound="Array | Sequence[Array] | PerRank")  # of out
+Parts = TypeVar("Parts", bound="Array | Sequence[Array] | PerRank")  # of x, where a result has as many parts
 
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_FOREVER = 1e9  # seconds; the core counts nanoseconds in 64 bits, and infinity is an accepted time limit
+PREFIX = ("scan", "exscan")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter", *PREFIX)
 DTYPES = _core._dtype_names()
 
 
-def check_options(size: int, op: object, root: object, algorithm: object, timeout: object, name: object) -> None:
-    """Checks the arguments that are no arrays. Raises TypeError or ValueError."""
+def check_options(size: int, options: CallOptions) -> None:
+    """Checks the options of a call in a group of so many ranks. Raises TypeError or ValueError."""
+    # They are what the caller gave, of any type.
+    _, timeout, name, _, algorithm, op, root, _, factor = options
     check_type("op", op, str)
     check_type("algorithm", algorithm, str)
     check_type("root", root, (int, np.integer))
     check_type("name", name, (str, type(None)))
-    assert isinstance(root, (int, np.integer))
     if not 0 <= root < size:
         raise ValueError(f"root {root} is out of range: the group has ranks 0 to {size - 1}")
-    if timeout is not None and not (is_number(timeout) and timeout > 0):  # type: ignore[operator]
+    if timeout is not None and not (is_number(timeout) and timeout > 0):
         raise ValueError(f"timeout is {timeout!r}; a positive number of seconds is accepted")
     if isinstance(timeout, int) and timeout.bit_length() > 1024:
         raise ValueError(f"timeout is an int of {timeout.bit_length()} bits; a float, which it does not fit, is needed")
     if isinstance(name, str) and not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
         raise ValueError(f"name is {name!r}, which has half of a surrogate pair; text that UTF-8 can hold is accepted")
+    if factor is not None and not is_number(factor):
+        raise TypeError(f"factor is {factor!r} of type {type(factor).__name__}; a number is accepted")
+    if isinstance(factor, int) and factor.bit_length() > 1024:
+        raise ValueError(f"factor is an int of {factor.bit_length()} bits; a float, which it does not fit, is needed")
+    if (op == "premul_sum") != (factor is not None):
+        raise ValueError(f"op is {op!r} and factor is {factor!r}; op='premul_sum' takes a factor, and no other op does")
 
 
 def check_type(name: str, value: object, accepted: type | tuple[type, ...]) -> None:
@@ -37,6 +52,14 @@ def check_type(name: str, value: object, accepted: type | tuple[type, ...]) -> N
     if not isinstance(value, accepted) or isinstance(value, bool):
         names = " or ".join(t.__name__ for t in (accepted if isinstance(accepted, tuple) else (accepted,)))
         raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; {names} is accepted")
+
+
+def patience_of(communicator: _core.Communicator, timeout: float | None) -> float:
+    """The time limit of a call, by default that of the communicator, in seconds that the core can count."""
+    if timeout is not None and not (is_number(timeout) and timeout > 0):
+        raise ValueError(f"timeout is {timeout!r}; a positive number of seconds is accepted")
+    patience: float = _core._describe(communicator)["timeout"] if timeout is None else timeout
+    return float(min(patience, _FOREVER))
 
 
 def is_number(value: object) -> bool:
@@ -55,8 +78,15 @@ def check_dtypes(inputs: list[Array], collective: str, op: str) -> None:
             raise TypeError(
                 f"tensor {i} has dtype {array.dtype} and tensor 0 has {inputs[0].dtype}; one call takes one dtype"
             )
+    if collective in PREFIX and op == "avg":
+        raise TypeError(f"{collective} has no op 'avg': each rank would divide by another number; divide its sum")
     if inputs and collective in REDUCING:
         check_op(op, DTYPES[_core._dtype_of(inputs[0])])
+
+
+def gets_result(collective: str, root: int, rank: int) -> bool:
+    """Whether a dense collective gives this rank a result; a rank of an exscan without one gets None."""
+    return rank == root if collective == "reduce" else collective != "exscan" or rank > 0
 
 
 def check_op(op: str, dtype: str) -> None:
@@ -67,16 +97,6 @@ def check_op(op: str, dtype: str) -> None:
         raise TypeError(
             f"op {op!r} has no meaning for dtype {dtype}: {dtype} takes {listed(ops)}; {op} takes {listed(dtypes)}"
         )
-
-
-def check_factor(op: str, factor: object) -> None:
-    """Raises ValueError or TypeError unless there is a factor exactly where the op takes one."""
-    if factor is not None and not is_number(factor):
-        raise TypeError(f"factor is {factor!r} of type {type(factor).__name__}; a number is accepted")
-    if isinstance(factor, int) and factor.bit_length() > 1024:
-        raise ValueError(f"factor is an int of {factor.bit_length()} bits; a float, which it does not fit, is needed")
-    if (op == "premul_sum") != (factor is not None):
-        raise ValueError(f"op is {op!r} and factor is {factor!r}; op='premul_sum' takes a factor, and no other op does")
 
 
 def listed(names: list[str]) -> str:

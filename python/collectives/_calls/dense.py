@@ -1,4 +1,4 @@
-"""Dense collectives, in which all ranks have arrays of the same lengths: all_reduce, reduce, broadcast, barrier.
+"""Dense collectives, in which all ranks have arrays of the same lengths: all_reduce, reduce, broadcast, scan, barrier.
 
 The compiled methods handle one plain array. All other calls come here: lists, asynchronous calls, arrays that are not
 contiguous, and wrong arguments, for which this module raises the errors.
@@ -12,37 +12,20 @@ import numpy as np
 
 from .._arrays.operands import Operands
 from ..work import Work
-from .arguments import check_dtypes, check_factor, check_options, check_outputs, is_plain, plain, same_memory
+from .arguments import check_dtypes, check_options, check_outputs, gets_result, is_plain, plain, same_memory
+from .options import CallOptions
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
 
 
-def start(
-    comm: Communicator,
-    collective: str,
-    x: Any,
-    op: Any,
-    root: Any,
-    out: Any,
-    algorithm: Any,
-    deterministic: Any,
-    async_op: Any,
-    timeout: Any,
-    name: Any,
-    factor: Any,
-) -> Any:
+def start(comm: Communicator, collective: str, x: Any, out: Any, options: CallOptions) -> Any:
     """One collective call with any arguments: checks them, copies arrays that are not plain, and starts it."""
-    op = "sum" if op is None else op
-    root = 0 if root is None else root
-    algorithm = "auto" if algorithm is None else algorithm
-    check_options(comm.size, op, root, algorithm, timeout, name)
-    check_factor(op, factor)
-    # Whether this rank gets a result.
-    written = collective != "reduce" or root == comm.rank
+    check_options(comm.size, options)
+    written = gets_result(collective, options.root, comm.rank)
     operands = Operands([] if collective == "barrier" else x, out, written)
     inputs, outputs = operands.inputs, operands.outputs
-    check_dtypes(inputs, collective, op)
+    check_dtypes(inputs, collective, options.op)
     if out is not None:
         check_outputs(inputs, outputs)
     read_only = [i for i, a in enumerate(outputs) if not a.flags.writeable]
@@ -59,26 +42,14 @@ def start(
             for i, o in zip(contiguous_in, outputs, strict=True)
         ]
         contiguous_out = [o if is_plain(o) else np.empty(o.shape, o.dtype.newbyteorder("=")) for o in outputs]
-    work = comm._start(
-        collective,
-        contiguous_in,
-        contiguous_out,
-        op,
-        int(root),
-        algorithm,
-        bool(deterministic),
-        timeout,
-        name,
-        bool(async_op),
-        None,
-        factor,
-    )
+    work = comm._start(collective, contiguous_in, contiguous_out, None, options)
 
     def finish() -> Any:
         for target, source in zip(outputs, contiguous_out, strict=True):
             if target is not source and written:
                 target[...] = source
-        return None if collective == "barrier" else operands.result()
+        nothing = collective == "barrier" or (collective == "exscan" and not written)
+        return None if nothing else operands.result()
 
     pending = Work(work, finish)
-    return pending if async_op else pending.result()
+    return pending if options.async_op else pending.result()

@@ -4,14 +4,17 @@ All ranks of the parent make the call. In a first exchange each rank sends its a
 new communicator; the highest wins. Each rank then reserves that number and memory, and a second exchange tells whether
 all could. Two threads that make groups of different parents may choose the same number at the same time: then a rank
 cannot reserve it, and all ranks try again. After the second exchange all members can use the new communicator.
+
+A group with ``members_only=True`` is made by the core (csrc/engine/groups/meeting.h).
 """
 
 from __future__ import annotations
 
 import hashlib
 import operator
+import struct
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +22,7 @@ import numpy.typing as npt
 from .. import _core
 from .._startup import at_exit
 from ..errors import MismatchError
+from .arguments import patience_of
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -44,14 +48,7 @@ def dup(parent: Communicator) -> Communicator:
 
 def new_group(parent: Communicator, ranks: Iterable[object]) -> Communicator | None:
     """See ``Communicator.new_group``."""
-    members = [_integer(f"ranks[{i}]", rank) for i, rank in enumerate(ranks)]
-    if not members:
-        raise ValueError("ranks is empty: a group with no members")
-    for i, rank in enumerate(members):
-        if not 0 <= rank < parent.size:
-            raise ValueError(f"ranks[{i}] is {rank}, which is out of range: the ranks are 0 to {parent.size - 1}")
-        if rank in members[:i]:
-            raise ValueError(f"rank {rank} is listed twice: in ranks[{members.index(rank)}] and ranks[{i}]")
+    members = _members(parent, ranks)
     digest = hashlib.blake2b(np.array(members, np.int64).tobytes(), digest_size=8).digest()
     inside = parent.rank in members
     return _make(
@@ -64,13 +61,45 @@ def new_group(parent: Communicator, ranks: Iterable[object]) -> Communicator | N
     )
 
 
-def _integer(name: str, value: object) -> int:
+def new_group_of_members(
+    parent: Communicator, ranks: Iterable[object], tag: object, timeout: float | None
+) -> Communicator:
+    """See ``Communicator.new_group``, with members_only."""
+    members = _members(parent, ranks)
+    if parent.rank not in members:
+        raise ValueError(
+            f"ranks is {members}, without this rank, {parent.rank}: with members_only=True only members make the call"
+        )
+    chosen = tag if tag is None or isinstance(tag, str) else _integer("tag", tag, "an integer or a string")
+    patience = patience_of(parent, timeout)
+    about = repr((parent._number, members, chosen)).encode()
+    high, low = struct.unpack("<QQ", hashlib.blake2b(about, digest_size=16).digest())
+    handle, full = _core._meet(parent, members, high, low, patience)
+    if full:
+        _raise_full(full, len(members))
+    return _made(parent, handle)
+
+
+def _members(parent: Communicator, ranks: Iterable[object]) -> list[int]:
+    """The ranks as a list; raises for one that is no list of members."""
+    members = [_integer(f"ranks[{i}]", rank) for i, rank in enumerate(ranks)]
+    if not members:
+        raise ValueError("ranks is empty: a group with no members")
+    for i, rank in enumerate(members):
+        if not 0 <= rank < parent.size:
+            raise ValueError(f"ranks[{i}] is {rank}, which is out of range: the ranks are 0 to {parent.size - 1}")
+        if rank in members[:i]:
+            raise ValueError(f"rank {rank} is listed twice: in ranks[{members.index(rank)}] and ranks[{i}]")
+    return members
+
+
+def _integer(name: str, value: object, accepted: str = "an integer") -> int:
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; an integer is accepted") from None
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; {accepted} is accepted") from None
     if not -_LIMIT < number < _LIMIT:
         raise ValueError(f"{name} is {number}; integers between -2**62 and 2**62 are accepted")
     return number
@@ -96,15 +125,21 @@ def _make(
         return None
     if not room[members].all():
         reservation.cancel()
-        full = ", ".join(str(r) for r in members if not room[r])
-        raise MemoryError(
-            f"the memory of these ranks has no room for another group of {len(members)}: {full}; "
-            "close groups that are not needed, or raise COLLECTIVES_SYMMETRIC_HEAP on all ranks"
-        )
-    handle = reservation.make([(bool(heap[r]), int(offset[r])) for r in members])
+        _raise_full([r for r in members if not room[r]], len(members))
+    return _made(parent, reservation.make([(bool(heap[r]), int(offset[r])) for r in members]))
+
+
+def _made(parent: Communicator, handle: object) -> Communicator:
     made = type(parent)(handle, transport=parent._nccl.transport)
     at_exit.register(made)
     return made
+
+
+def _raise_full(ranks: list[int], size: int) -> NoReturn:
+    raise MemoryError(
+        f"the memory of these ranks has no room for another group of {size}: {', '.join(map(str, ranks))}; "
+        "close groups that are not needed, or raise COLLECTIVES_SYMMETRIC_HEAP on all ranks"
+    )
 
 
 def _gather(parent: Communicator, kind: str, values: Sequence[int]) -> npt.NDArray[np.int64]:

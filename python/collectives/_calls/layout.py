@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import MismatchError
 from .spans import first_overlap, overlaps, span_of
 
 if TYPE_CHECKING:
@@ -20,8 +19,14 @@ if TYPE_CHECKING:
 Array: TypeAlias = npt.NDArray[Any]
 Counts: TypeAlias = "int | Sequence[int] | Sequence[Sequence[int]] | None"
 
-_DIMENSIONS = 8  # of a shape, at most
-DESCRIPTION = 2 + _DIMENSIONS  # columns: element type, number of dimensions, dimensions
+DESCRIPTION = 10  # columns: element type, number of dimensions, eight dimensions; see bindings/calls/layouts.h
+
+
+class Splits(NamedTuple):
+    """The rows of an all_to_all as its caller gives them: those that go to each rank, and those that come from each."""
+
+    counts: Counts
+    out_counts: Counts
 
 
 def lengths(rows: Sequence[Sequence[int]], widths: Sequence[int]) -> list[int]:
@@ -45,17 +50,8 @@ def pieces(arrays: Sequence[Array], rows: Sequence[Sequence[int]]) -> list[Array
 
 
 def describe(arrays: Sequence[Array]) -> npt.NDArray[np.int64]:
-    """Element types and shapes, one row for each array, for `exchange`.
-
-    csrc/bindings/calls/layouts.cc does both for one plain array: change both files together.
-    """
-    table = np.zeros((len(arrays), DESCRIPTION), np.int64)
-    for i, (row, array) in enumerate(zip(table, arrays, strict=True)):
-        if array.ndim > _DIMENSIONS:
-            raise ValueError(f"tensor {i} has {array.ndim} dimensions; at most {_DIMENSIONS} are accepted here")
-        row[:2] = _core._dtype_of(array), array.ndim
-        row[2 : 2 + array.ndim] = array.shape
-    return table
+    """Element types and shapes, one row for each array, as ranks exchange them."""
+    return np.asarray(_core._describe_arrays(list(arrays))).reshape(len(arrays), DESCRIPTION)
 
 
 def shape_of(row: npt.NDArray[np.int64]) -> tuple[int, ...]:
@@ -70,63 +66,44 @@ def dtype_of(row: npt.NDArray[np.int64]) -> np.dtype[Any]:
     return dtype
 
 
-def exchange(
-    comm: Communicator, own: npt.NDArray[np.int64], name: str | None, timeout: float | None
-) -> npt.NDArray[np.int64]:
-    """The tables of all ranks; each rank passes one of the same shape."""
-    everyone = np.empty((comm.size, *own.shape), np.int64)
-    name = None if name is None else f"{name} (lengths)"
-    counts = [own.size] * comm.size
-    comm._start("all_gather", [own], [everyone], "sum", 0, "auto", False, timeout, name, False, counts, None).wait()
-    return everyone
-
-
 def check_alike(comm: Communicator, tables: npt.NDArray[np.int64], collective: str) -> None:
-    """Raises MismatchError unless all ranks have the same element types and dimensions, except for the first."""
-    for rank, table in enumerate(tables):
-        for tensor, (mine, theirs) in enumerate(zip(tables[0], table, strict=True)):
-            if mine[0] == theirs[0] and mine[1] == theirs[1] and (mine[3:] == theirs[3:]).all():
-                continue
-            raise MismatchError(
-                f"{collective}: tensor {tensor} differs by more than the length of its first axis: rank 0 has "
-                f"{_text(mine)}, rank {rank} has {_text(theirs)}",
-                rank=comm.rank,
-                peer=rank if comm.rank == 0 else 0,
-                collective=collective,
-            )
+    """Raises MismatchError unless all ranks have the same element types and dimensions, except for the first.
 
-
-def _text(row: npt.NDArray[np.int64]) -> str:
-    return f"shape {shape_of(row)} of {dtype_of(row)}"
+    Args:
+        comm, collective: for the error.
+        tables: what ``describe`` has returned on each rank, [rank, array, column].
+    """
+    _core._check_alike(comm, np.ascontiguousarray(tables).reshape(-1), tables.shape[1], collective)
 
 
 def _is_length(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def as_rows(counts: Counts, as_list: bool, tensors: int, parts: int) -> list[list[int]]:
-    """The argument `counts` as a list of lengths for each tensor.
+def as_rows(counts: Counts, as_list: bool, tensors: int, parts: int, what: str = "counts") -> list[list[int]]:
+    """The argument `counts`, or `out_counts`, as a list of lengths for each tensor.
 
     Args:
         counts: as the caller gave it.
         as_list: the tensors came as a list, so `counts` has an entry for each, or is one number for all.
         tensors, parts: how many there are.
+        what: the name of the argument.
     """
     if not _is_length(counts) and not isinstance(counts, Iterable):
-        raise TypeError(f"counts is {counts!r}; a number of rows, or one for each rank, is accepted")
+        raise TypeError(f"{what} is {counts!r}; a number of rows, or one for each rank, is accepted")
     entries: list[Any] = list(counts) if as_list and isinstance(counts, Iterable) else [counts] * tensors
     if len(entries) != tensors:
-        raise ValueError(f"counts has {len(entries)} entries; x is a list of {tensors} tensors and each needs one")
+        raise ValueError(f"{what} has {len(entries)} entries; x is a list of {tensors} tensors and each needs one")
     result = []
     for entry in entries:
         row = list(entry) if isinstance(entry, Iterable) else [entry] * parts
         for count in row:
             if not _is_length(count):
-                raise TypeError(f"counts has {count!r} of type {type(count).__name__}; numbers of rows are accepted")
+                raise TypeError(f"{what} has {count!r} of type {type(count).__name__}; numbers of rows are accepted")
             if count < 0:
-                raise ValueError(f"counts has {count}; a number of rows is at least 0")
+                raise ValueError(f"{what} has {count}; a number of rows is at least 0")
         if len(row) != parts:
-            raise ValueError(f"counts has {len(row)} entries; the group has {parts} ranks and each needs one")
+            raise ValueError(f"{what} has {len(row)} entries; the group has {parts} ranks and each needs one")
         result.append([int(c) for c in row])
     return result
 

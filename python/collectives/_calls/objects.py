@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ..errors import CollectivesError
 from .arguments import check_options
+from .options import CallOptions
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -90,13 +91,13 @@ def all_gather_object(comm: Communicator, obj: Any) -> list[Any]:
 
 def gather_object(comm: Communicator, obj: Any, root: int) -> list[Any] | None:
     """See ``Communicator.gather_object``."""
-    check_options(comm.size, "sum", root, "auto", None, None)  # before anything is sent
+    check_options(comm.size, CallOptions(root=root))  # before anything is sent
     parts, table = _exchange(comm, obj, "gather_object")
     # The object of the root is not sent.
     sizes = np.array([0 if rank == root else row[2] for rank, row in enumerate(table)])
     mine = np.empty(0, np.uint8) if comm.rank == root else _packed(parts)
     gathered = comm.gather(mine, root, counts=sizes.tolist(), name="gather_object")
-    return _objects(comm, obj, gathered, table[:, 1], sizes) if comm.rank == root else None
+    return None if gathered is None else _objects(comm, obj, gathered, table[:, 1], sizes)
 
 
 def scatter_object(comm: Communicator, objs: Sequence[Any] | None, root: int) -> Any:

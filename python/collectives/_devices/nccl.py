@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from .. import _core
+from .._calls.options import CallOptions
 from ..errors import BackendError
 
 if TYPE_CHECKING:
@@ -111,17 +112,12 @@ def run(
     collective: str,
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
+    lengths: Sequence[int] | None,
+    options: CallOptions,
     *,
-    op: str = "sum",
-    root: int = 0,
-    peer: int = -1,
-    counts: Sequence[int] | None = None,
-    stream: int = 0,
     device: int,
-    timeout: float | None = None,
-    name: str | None = None,
-    factor: float | None = None,
     shapes: Sequence[tuple[int, ...]] = (),
+    peer: int = -1,
 ) -> _core.NcclWork:
     """Queues an NCCL collective or message on device memory in a stream. Call it only where `wanted` returned True.
 
@@ -137,17 +133,13 @@ def run(
             one fused call. Equal inputs and outputs mean in place. `inputs` is empty where this rank gives nothing
             (recv; scatter and broadcast except on the root), `outputs` where it gets nothing (send; gather and reduce
             except on the root).
-        op: a reduction; see `lacks`.
-        root: of the collectives that have one.
-        peer: the other rank of a message. NCCL has no tags: messages between two ranks arrive in call order.
-        counts: of vector collectives, the elements of the parts of all ranks, by part, then by tensor, the same list
+        lengths: of vector collectives, the elements of the parts of all ranks, by part, then by tensor, the same list
             on all ranks, as from ``_calls.layout.lengths``; for all_to_all the part from i to j is at i * size + j.
-        stream: the address of a CUDA stream of this device.
+        options: of the call. ``stream`` is the address of a CUDA stream of this device, ``timeout`` the seconds until
+            the call must be done on the device; see `lacks` about ``op``.
         device: of all tensors.
-        timeout: seconds until the call must be done on the device; that of the communicator by default.
-        name: for errors.
-        factor: of "premul_sum".
         shapes: of the tensors, compared between ranks.
+        peer: the other rank of a message. NCCL has no tags: messages between two ranks arrive in call order.
 
     Returns:
         the work: ``wait(timeout)`` waits until the device has finished and raises its error; ``done()`` does not wait.
@@ -156,7 +148,7 @@ def run(
     Raises:
         BackendError: NCCL has failed, or lacks the reduction; in the latter case the communicator can still be used.
         MismatchError, PeerError, DeadlineError: as for arrays in host memory. Nothing was queued in the stream.
-        ValueError: the tensors do not have as many elements as `counts` says.
+        ValueError: the tensors do not have as many elements as `lengths` says.
     """
     state = comm._nccl
     if state.rank is None:
@@ -171,24 +163,28 @@ def run(
         state.timeout = _core._describe(comm)["timeout"]
     given = inputs or outputs
     dtype = given[0][2] if given else "uint8"
-    lengths = [count for _, count, _ in given] if counts is None else list(counts)
-    _check_elements(collective, comm.rank, comm.size, root, lengths, inputs, outputs)
-    call = (
-        collective,
-        [address for address, _, _ in inputs],
-        [address for address, _, _ in outputs],
-        lengths,
-        dtype,
-        op,
-        root,
-        peer,
-        b"" if factor is None else _scalar(factor, dtype),
-        stream,
-        state.timeout if timeout is None else timeout,
-        name or "",
-        shapes,
-    )
-    return state.rank.run(call)
+    counts = [count for _, count, _ in given] if lengths is None else list(lengths)
+    _check_elements(collective, comm.rank, comm.size, options.root, counts, inputs, outputs)
+    given_at, got_at = ([address for address, _, _ in operands] for operands in (inputs, outputs))
+    if options.timeout is None:
+        options = options._replace(timeout=state.timeout)
+    return state.rank.run(call_of(collective, given_at, got_at, counts, dtype, options, shapes=shapes, peer=peer))
+
+
+def call_of(
+    collective: str,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    lengths: Sequence[int],
+    dtype: str,
+    options: CallOptions,
+    *,
+    shapes: Sequence[tuple[int, ...]] = (),
+    peer: int = -1,
+) -> tuple[Any, ...]:
+    """A call as the core takes it: see ``run``. ``inputs`` and ``outputs`` are addresses; the timeout is given."""
+    scalar = b"" if options.factor is None else _scalar(options.factor, dtype)
+    return (collective, inputs, outputs, lengths, dtype, shapes, peer, scalar, options)
 
 
 def _scalar(factor: float, name: str) -> bytes:

@@ -1,36 +1,16 @@
-"""Calls on device arrays by NCCL: passes the arrays to ``nccl`` in the order of the caller's streams."""
+"""Calls on device arrays by NCCL, in the order of the caller's streams."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .. import _core
 from .._arrays.device import DeviceArray
-from .._arrays.device_operands import stand_ins
-from .._calls.arguments import DTYPES
-from ..work import Work
 from . import nccl, staging
+from .backend import DeviceCall, Direct, InStream, dtype_of
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
-    from .vector import VectorCall
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call that is queued in a stream.
-
-    Attributes:
-        work: from ``nccl.run``.
-        arrays: its inputs and outputs.
-        event: recorded in the stream behind the call.
-    """
-
-    work: Any
-    arrays: Sequence[DeviceArray]
-    event: Any
 
 
 def wanted(comm: Communicator, collective: str, op: str, arrays: Sequence[DeviceArray]) -> bool:
@@ -41,63 +21,33 @@ def wanted(comm: Communicator, collective: str, op: str, arrays: Sequence[Device
     if not nccl.wanted(comm, _device_of(comm, arrays)):
         return False
     # With transport "nccl", the call itself raises the error about what NCCL lacks.
-    return comm._nccl.transport == "nccl" or not nccl.lacks(collective, op, _name(arrays[0]))
+    return comm._nccl.transport == "nccl" or not nccl.lacks(collective, op, dtype_of(arrays[0]))
 
 
-def run(
-    comm: Communicator,
-    collective: str,
-    inputs: Sequence[DeviceArray],
-    outputs: Sequence[DeviceArray],
-    options: dict[str, Any],
-) -> Call:
-    """Queues the call in the stream of the first array, ordered after the streams of all; see ``nccl.run``."""
-    arrays = [*inputs, *outputs]
-    device = _device_of(comm, arrays)
-    with staging.OneStream(device, arrays) as one:
-        work = nccl.run(
-            comm,
-            collective,
-            [_operand(a) for a in inputs],
-            [_operand(a) for a in outputs],
-            stream=one.stream,
-            device=device,
-            **options,
-        )
-    return Call(work, arrays, one.event)
+class Nccl(Direct):
+    """A call that is queued in the stream of its first array, ordered after the streams of all; see ``nccl.run``."""
 
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__()
+        self._comm = comm
 
-def vector(comm: Communicator, call: VectorCall) -> Call:
-    """A vector collective; see ``run``."""
-    options = {
-        "op": call.op, "root": call.root, "counts": call.lengths, "timeout": call.timeout, "name": call.name,
-        "factor": call.factor,
-    }  # fmt: skip
-    return run(comm, call.collective, call.inputs, call.outputs, options)
-
-
-class NcclWork(Work):
-    """An NCCL call in flight. Its results are ready in stream order; the host does not wait for the streams."""
-
-    def __init__(self, call: Call, result: Any, stream: Any) -> None:
-        super().__init__(call.work, lambda: result)
-        self._call = call
-        self._stream = stream
-        self._result = result
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Makes the current stream wait for the call. Raises its error where it has failed by now."""
-        if self._work.done():
-            self._work.wait(0.0)
-        for array in self._call.arrays[:1] if self._stream is None else []:
-            current = array.library.current_stream(array.device)
-            if current not in (None, array.stream):
-                self._call.event.stream_wait(current, array.device)
-
-    @property
-    def algorithm(self) -> str:
-        """NCCL chooses for itself."""
-        return "nccl"
+    def launch(self, call: DeviceCall) -> InStream:
+        """See ``Direct``."""
+        inputs = call.inputs if call.gives else []
+        arrays = [*inputs, *call.outputs]
+        device = _device_of(self._comm, arrays)
+        with staging.OneStream(device, arrays) as one:
+            work = nccl.run(
+                self._comm,
+                call.collective,
+                [_operand(a) for a in inputs],
+                [_operand(a) for a in call.outputs],
+                call.lengths,
+                call.options._replace(stream=one.stream),
+                device=device,
+                shapes=call.shapes,
+            )
+        return InStream("nccl", arrays[0], one.event, work)
 
 
 def _device_of(comm: Communicator, arrays: Sequence[DeviceArray]) -> int:
@@ -108,10 +58,6 @@ def _device_of(comm: Communicator, arrays: Sequence[DeviceArray]) -> int:
     return 0 if comm._nccl.rank is None else int(comm._nccl.rank.device)
 
 
-def _name(array: DeviceArray) -> str:
-    return DTYPES[_core._dtype_of(stand_ins([array])[0])]
-
-
 def _operand(array: DeviceArray) -> nccl.Operand:
     elements = array.nbytes // array.dtype.itemsize
-    return array.pointer, elements, _name(array)
+    return array.pointer, elements, dtype_of(array)

@@ -19,6 +19,7 @@ from .. import _core
 from .._arrays.device import DeviceArray
 from .._arrays.device_lookup import library_of
 from .._arrays.device_lookup import look as look_at
+from .._calls.options import CallOptions
 from .._calls.replicas import OPS, as_sequence, count_destinations, integer
 from ..errors import BackendError
 from . import nccl, staging
@@ -187,21 +188,10 @@ def call(
     """The call of one rank, in the given stream or that of its first array."""
     first = (*inputs, *outputs)[0]
     counts = [int(np.prod(a.shape, dtype=np.int64)) for a in inputs or outputs] if lengths is None else list(lengths)
-    addresses = [[a.pointer for a in arrays] for arrays in (inputs, outputs)]
-    return (
-        collective,
-        *addresses,
-        counts,
-        first.dtype.name,
-        op,
-        root,
-        -1,
-        b"",
-        first.stream if stream is None else stream,
-        TIMEOUT,
-        "",
-        (),
-    )
+    given, got = ([a.pointer for a in arrays] for arrays in (inputs, outputs))
+    where = first.stream if stream is None else stream
+    options = CallOptions(timeout=TIMEOUT, stream=where, op=op, root=root)
+    return nccl.call_of(collective, given, got, counts, first.dtype.name, options)
 
 
 def _connect(devices: tuple[int, ...]) -> list[_core.Nccl]:

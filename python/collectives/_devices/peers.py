@@ -10,21 +10,19 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from .. import _core
-from .._arrays.device import DeviceArray
-from .._arrays.device_operands import stand_ins
-from .._calls.arguments import DTYPES
+from .._calls.options import CallOptions
+from .._startup.settings import rules_out_shared_memory
 from ..errors import BackendError, MismatchError
-from ..work import Work
 from . import staging
+from .backend import DeviceCall, Direct, InStream, dtype_of
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
-    from .vector import VectorCall
 
 _GRACE = 10.0  # seconds for devices to finish operations that started before a failure
 
@@ -36,27 +34,22 @@ class Call:
     """One collective of one rank.
 
     Attributes:
-        collective, op, dtype: as the core names them.
-        root: 0 where there is none.
-        count: elements of each rank in a dense collective, of all parts together in a vector collective.
-        counts: elements of the parts, as in ``Problem::counts``; empty in a dense collective.
-        factor: by which ``premul_sum`` multiplies the values of this rank.
+        collective, dtype: as the core names them.
         inputs, outputs: pointers and bytes; the same list when in place.
-        stream: of the caller.
+        counts: elements of the parts, as in ``Problem::counts``; empty in a dense collective.
         shapes: of the inputs, where ranks must agree on them.
+        count: elements of each rank in a dense collective, of all parts together in a vector collective.
+        options: of the caller; the stream is the address of the one that the call goes into.
     """
 
     collective: str
-    op: str
-    dtype: str
-    root: int
-    count: int
-    counts: Sequence[int]
-    factor: float
     inputs: Memory
     outputs: Memory
-    stream: int
-    shapes: Sequence[tuple[int, ...]] = ()
+    counts: Sequence[int]
+    dtype: str
+    shapes: Sequence[tuple[int, ...]]
+    count: int
+    options: CallOptions
 
 
 def find(comm: Communicator, device: int) -> _core._DevicePeers | None:
@@ -73,8 +66,8 @@ def find(comm: Communicator, device: int) -> _core._DevicePeers | None:
     """
     known = comm._device_peers
     if not known:
-        # Transport "tcp" rules out peer access, too.
-        if comm._nccl.transport == "tcp" or len(set(comm._host)) > 1:
+        # What rules out shared memory rules out peer access, too.
+        if rules_out_shared_memory(comm._nccl.transport) or len(set(comm._host)) > 1:
             known[device] = None
         elif (found := _connect(comm, device)) == "unknown":
             return None  # the arrays of a later call may tell the device
@@ -121,7 +114,7 @@ def leave(comm: Communicator) -> None:
                 peers.wait(_GRACE if about["failed"] else float(about["timeout"]))
 
 
-def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: float | None, name: str | None) -> bool:
+def run(comm: Communicator, peers: _core._DevicePeers, call: Call) -> bool:
     """Queues the collective in the caller's stream; returns when all ranks have done so.
 
     Returns:
@@ -132,6 +125,7 @@ def run(comm: Communicator, peers: _core._DevicePeers, call: Call, timeout: floa
         MismatchError: the ranks made different calls; on every rank.
         BackendError: the device of some rank refused; on every rank. The communicator is then closed.
     """
+    name, timeout = call.options.name, call.options.timeout
     label = name or f"{call.collective} on devices"
     try:
         head = np.frombuffer(peers.header(**vars(call)), np.uint8)
@@ -185,81 +179,30 @@ def _shape_difference(comm: Communicator, call: Call) -> str:
     return ""
 
 
-def dense(
-    comm: Communicator,
-    peers: _core._DevicePeers,
-    collective: str,
-    inputs: Sequence[DeviceArray],
-    outputs: Sequence[DeviceArray],
-    *,
-    op: str,
-    root: int,
-    factor: float | None,
-    timeout: float | None,
-    name: str | None,
-) -> staging.OneStream | None:
-    """all_reduce, reduce or broadcast, in the order of the streams of the arrays; None where ``run`` returns False.
+class Peers(Direct):
+    """A call that all ranks queue in their streams, and whose data go directly between devices."""
 
-    Args:
-        inputs: the arrays of this rank, of one dtype.
-        outputs: the arrays for the results, which may be the inputs; empty where this rank gets no result.
-    """
-    arrays = [*inputs, *outputs]
-    count = sum(a.nbytes for a in inputs) // inputs[0].dtype.itemsize
-    dtype = dtype_of(inputs[0])
-    given, got = ([(a.pointer, a.nbytes) for a in some] for some in (inputs, outputs))
-    with staging.OneStream(peers.device, arrays) as one:
-        call = Call(
-            collective, op, dtype, root, count, [], 1.0 if factor is None else factor, given, got, one.stream,
-            [a.shape for a in inputs] if _core._describe(comm)["compare_shapes"] else [],
-        )  # fmt: skip
-        done = run(comm, peers, call, timeout, name)
-    return one if done else None
+    def __init__(self, comm: Communicator, peers: _core._DevicePeers) -> None:
+        super().__init__()
+        self._comm = comm
+        self._peers = peers
 
+    def launch(self, call: DeviceCall) -> InStream | None:
+        """See ``Direct``. None where ``run`` returns False."""
+        arrays = [*call.inputs, *call.outputs]
+        with staging.OneStream(self._peers.device, arrays) as one:
+            options = call.options._replace(stream=one.stream)
+            done = run(self._comm, self._peers, self._call(call, dtype_of(arrays[0]), options))
+        return InStream("peers", arrays[0], one.event) if done else None
 
-def vector(comm: Communicator, peers: _core._DevicePeers, vector_call: VectorCall) -> staging.OneStream | None:
-    """A vector collective, in the order of the streams of the arrays; None where ``run`` returns False."""
-    size = comm.size**2 if vector_call.collective == "all_to_all" else comm.size
-    tensors = len(vector_call.lengths) // size
-    counts = [sum(vector_call.lengths[i * tensors : (i + 1) * tensors]) for i in range(size)]
-    arrays = [*vector_call.inputs, *vector_call.outputs]
-    factor = 1.0 if vector_call.factor is None else vector_call.factor
-    with staging.OneStream(peers.device, arrays) as one:
-        call = Call(
-            vector_call.collective, vector_call.op, dtype_of(arrays[0]), vector_call.root, sum(counts), counts, factor,
-            vector_call.given, vector_call.got, one.stream,
-        )  # fmt: skip
-        done = run(comm, peers, call, vector_call.timeout, vector_call.name)
-    return one if done else None
-
-
-def dtype_of(array: DeviceArray) -> str:
-    """The core's name of the dtype."""
-    return DTYPES[_core._dtype_of(stand_ins([array])[0])]
-
-
-class PeersWork(Work):
-    """A call that all ranks have queued in their streams. Its results are ready in stream order."""
-
-    def __init__(self, one: staging.OneStream, arrays: Sequence[DeviceArray], result: Any, stream: Any) -> None:
-        """``stream`` is as the caller gave it; without one, ``wait`` makes the current stream wait for the call."""
-        self._one = one
-        self._arrays = arrays
-        self._stream = stream
-        self._result = result
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Makes the current stream wait, not the host."""
-        for array in self._arrays[:1] if self._stream is None else []:
-            current = array.library.current_stream(array.device)
-            if current not in (None, array.stream):
-                self._one.event.stream_wait(current, array.device)
-
-    def done(self) -> bool:
-        """True when the device has finished the call."""
-        return self._one.event.done()
-
-    @property
-    def algorithm(self) -> str:
-        """ "peers": ranks reduce directly from each other's memory."""
-        return "peers"
+    def _call(self, call: DeviceCall, dtype: str, options: CallOptions) -> Call:
+        if call.lengths is None:
+            given, got = ([(a.pointer, a.nbytes) for a in arrays] for arrays in (call.inputs, call.outputs))
+            shapes = call.shapes if _core._describe(self._comm)["compare_shapes"] else []
+            count = sum(a.nbytes for a in call.inputs) // call.inputs[0].dtype.itemsize
+            return Call(call.collective, given, got, [], dtype, shapes, count, options)
+        size = self._comm.size**2 if call.collective == "all_to_all" else self._comm.size
+        tensors = len(call.lengths) // size
+        counts = [sum(call.lengths[i * tensors : (i + 1) * tensors]) for i in range(size)]
+        given, got = ([self.stand_ins.find(p) for p in pieces] for pieces in (call.sources, call.targets))
+        return Call(call.collective, given, got, counts, dtype, [], sum(counts), options)

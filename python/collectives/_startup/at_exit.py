@@ -57,6 +57,7 @@ def _close_all() -> None:
         if error is not None:
             _core._abandon(communicator, _shorten(error))
         communicator.close()
+    _core._stop_callbacks()  # all have run; a thread of theirs must not meet an interpreter that is gone
     if error is not None and peer is not None:
         _wait_for_end(peer)
         _write_error_file(error)

@@ -29,6 +29,7 @@ from .numbering import is_crowded, number_ranks, partition
 from .rendezvous import join
 from .rendezvous_base import Fault, Rendezvous, own_location
 from .say import say
+from .settings import needs_shared_memory, rules_out_shared_memory
 from .wire import Deadline
 
 _log = logging.getLogger("collectives")
@@ -79,15 +80,15 @@ class World:
         host: for each rank the index of its host; ranks with the same index have each other's memory. Hosts are
             numbered in the order of their lowest rank, on every rank alike.
         crowded: whether some machine has more ranks than cores that they may use.
-        tcp_fds: for each rank of the own process the TCP connections to other ranks, by rank: those of another host,
-            or all with transport "tcp".
+        sockets: for each rank of the own process the TCP connections to other ranks, by rank: those that share no
+            memory with it.
     """
 
     process: int
     processes: list[Process]
     host: list[int]
     crowded: bool
-    tcp_fds: list[dict[int, int]]
+    sockets: list[dict[int, int]]
 
     @property
     def ranks(self) -> list[int]:
@@ -98,7 +99,7 @@ class World:
         """Closes all descriptors, for the case that nobody took them over."""
         for process in self.processes:
             process.close()
-        for connections in self.tcp_fds:
+        for connections in self.sockets:
             while connections:
                 os.close(connections.popitem()[1])
 
@@ -120,7 +121,7 @@ def connect(environment: Environment, provide: Provide, *, shares: bool = True) 
         DeadlineError: a process did not come or could not be reached within ``environment.start_timeout`` seconds.
         MismatchError: processes were started with different settings.
         PeerError: another process failed or died.
-        CollectivesError: transport "shm" was asked for and two processes do not share memory.
+        CollectivesError: shared memory was asked for and two processes do not share memory.
         ValueError: the rendezvous address cannot be used.
     """
     deadline = environment.deadline or Deadline(environment.start_timeout)
@@ -153,7 +154,7 @@ def _exchange_memory(
     environment = rendezvous.environment
     exchanger: Exchanger | None = None
     try:
-        if shares and environment.transport != "tcp":
+        if shares and not rules_out_shared_memory(environment.transport):
             exchanger = Exchanger(
                 rendezvous.loop, rendezvous.rank, rendezvous.size, rendezvous.job, environment.token, done=handovers
             )
@@ -201,7 +202,7 @@ def _exchange_memory(
             "program in this job?",
             rank=rendezvous.rank,
         )
-    if environment.transport == "shm":
+    if needs_shared_memory(environment.transport):
         _check_all_mapped(rendezvous, pairs, views)
     return pairs, infos
 
@@ -281,9 +282,9 @@ def _check_all_mapped(rendezvous: Rendezvous, pairs: Collection[tuple[int, int]]
             if (low, high) not in mapped:
                 why = dict(map(tuple, view["reasons"])).get(low, "unknown")
                 raise CollectivesError(
-                    f"transport 'shm' was asked for, but {rendezvous.show(low)} and {rendezvous.show(high)} do not "
-                    f"share memory: {why}. Use transport 'auto', or start these ranks on one host, in one container "
-                    "and as one user",
+                    f"transport {rendezvous.environment.transport!r} was asked for, but {rendezvous.show(low)} and "
+                    f"{rendezvous.show(high)} do not share memory: {why}. Use transport 'auto', or start these ranks "
+                    "on one host, in one container and as one user",
                     rank=rendezvous.rank,
                     **rendezvous.fault_of(low if rendezvous.rank == high else high),
                 )
@@ -384,12 +385,12 @@ def _connect_mesh(rendezvous: Rendezvous, world: World) -> list[str]:
             raise DeadlineError(
                 f"rank {own} is not connected with all others {rendezvous.deadline.seconds:g} s after the start: "
                 f"{mesh.missing()}. Check that no firewall is between these hosts, or allow more time by "
-                "COLLECTIVES_TIMEOUT (seconds)",
+                "COLLECTIVES_START_TIMEOUT (seconds)",
                 rank=own,
                 **_fault_of(world, min(set(remote[world.ranks.index(own)]) - mesh.connections.keys())),
             )
         used = sorted({name for mesh in meshes for name in mesh.used()})
-        for mesh, connections in zip(meshes, world.tcp_fds, strict=True):
+        for mesh, connections in zip(meshes, world.sockets, strict=True):
             while mesh.connections:
                 rank, sock = mesh.connections.popitem()
                 connections[rank] = sock.detach()

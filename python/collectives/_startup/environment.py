@@ -2,13 +2,12 @@
 
 The table in csrc/core/environment.h lists them; docs/environment.md is generated from it. Arguments win over
 variables; an empty variable counts as not set. Without either the world has one rank, unless another launcher has
-started this process with others (_startup/foreign.py).
+started this process with others (_startup/launchers/).
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import os
 import warnings
 from collections.abc import Mapping
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from . import settings
-from .foreign import refuse_world_of_one
 from .interfaces import check_pattern
+from .launchers import refuse_world_of_one
 from .secrets import read_token_file
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 PREFIX = "COLLECTIVES_"
 VARIABLES = tuple(entry["name"] for entry in _core.environment_variables())
-START_TIMEOUT = 60.0  # seconds, when no timeout is given
+START_TIMEOUT = 300.0  # seconds, when no timeout is given: pods that pull images start minutes apart
+LOG_LEVELS = ("error", "warning", "info", "debug")
 MAX_SIZE = 1 << 20
 MAX_THREADS = 1024
 MAX_HEAP = 16 << 40  # a process has address space for a few of these
@@ -53,6 +53,7 @@ class Environment:
         deadline: of the start, if the start began before this object was made.
         compare_shapes: whether all_reduce, reduce and broadcast compare the shapes of all ranks, not only the lengths.
         lookup: asks again for rendezvous and token, where these may be those of an earlier start.
+        patience: seconds that starting may take, where the environment says so.
     """
 
     rank: int = 0
@@ -69,19 +70,12 @@ class Environment:
     deadline: Deadline | None = field(default=None, repr=False, compare=False)
     compare_shapes: bool = True
     lookup: Lookup | None = field(default=None, repr=False, compare=False)
+    patience: float | None = None
 
     @property
     def start_timeout(self) -> float:
         """Seconds that starting may take."""
-        return START_TIMEOUT if self.timeout is None else self.timeout
-
-
-def library_version() -> str:
-    """The version of the installed package, ``"unknown"`` when it runs from its sources."""
-    try:
-        return importlib.metadata.version("collectives")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+        return next(seconds for seconds in (self.patience, self.timeout, START_TIMEOUT) if seconds is not None)
 
 
 def format_address(host: str, port: int) -> str:
@@ -179,6 +173,7 @@ def read_environment(
     fd_value, fd_source = choose("rendezvous_fd", None)
     ended_value, ended_source = choose("launcher_fd", None)
     interfaces_value, interfaces_source = choose("socket_ifname", None)
+    patience_value, patience_source = choose("start_timeout", None)
     tls = settings.tls(*(choose(f"tls_{part}", None)[0] for part in ("cert", "key", "ca")))
 
     chosen_transport = settings.transport(transport_value, transport_source)
@@ -221,7 +216,50 @@ def read_environment(
         interfaces="" if interfaces_value is None else check_pattern(str(interfaces_value), interfaces_source),
         tls=tls,
         compare_shapes=read_compare_shapes(compare_shapes, variables),
+        patience=None if patience_value is None else settings.seconds(patience_value, patience_source),
     )
+
+
+def read_place(environ: Mapping[str, str] | None = None) -> dict[str, tuple[int, str]]:
+    """Rank and size that the variables give, each with the name of its variable; those that are not set are left out.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: a variable is no such number.
+    """
+    variables = os.environ if environ is None else environ
+    found = {}
+    for name, low in (("rank", 0), ("size", 1)):
+        variable = PREFIX + name.upper()
+        if (text := _lookup(variables, variable)) is not None:
+            found[name] = settings.integer(text, variable, low, MAX_SIZE), variable
+    return found
+
+
+def has_rendezvous(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the variable names a rendezvous.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+    """
+    return _lookup(os.environ if environ is None else environ, "COLLECTIVES_RENDEZVOUS") is not None
+
+
+def read_log(environ: Mapping[str, str] | None = None) -> str:
+    """How much the library says on stderr: one of ``LOG_LEVELS``, or "" where nothing is set.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable is something else.
+    """
+    text = _lookup(os.environ if environ is None else environ, "COLLECTIVES_LOG") or ""
+    if text and text not in LOG_LEVELS:
+        raise ValueError(f"COLLECTIVES_LOG is {text!r}; accepted are {', '.join(LOG_LEVELS)}")
+    return text
 
 
 def read_token(token: str | bytes | None = None, environ: Mapping[str, str] | None = None) -> bytes:

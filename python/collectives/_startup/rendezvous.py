@@ -12,10 +12,10 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
+from .. import _distribution, errors
 from . import wire
 from .acceptor import Acceptor
-from .environment import Environment, format_address, library_version
+from .environment import Environment, format_address
 from .race import Race, Target
 from .rendezvous_base import Rendezvous, ReportedError, describe, name_ranks, own_location, read_all
 from .sockets import rendezvous_listeners
@@ -74,7 +74,7 @@ class _Hub(Rendezvous):
         assert environment.rendezvous is not None
         self.address = format_address(*environment.rendezvous)
         self.job = secrets.token_hex(16)
-        self._version = library_version()
+        self._version = _distribution.library_version()
         self._members: dict[int, socket.socket] = {}
         self._instances: dict[int, Any] = {}
         self._inbox: dict[int, list[Message]] = {rank: [] for rank in range(1, self.size)}
@@ -106,7 +106,7 @@ class _Hub(Rendezvous):
             if refused:
                 text += f"; {refused} connections were refused there, the last: {self._acceptor.last_refusal}"
             raise errors.DeadlineError(
-                f"{text}. Look at the output of the missing ranks, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+                f"{text}. Look at the output of these ranks, or allow more time by COLLECTIVES_START_TIMEOUT (seconds)",
                 rank=0,
                 peer=missing[0],
             )
@@ -123,7 +123,7 @@ class _Hub(Rendezvous):
             who = self.show(missing[0]) if len(missing) == 1 else name_ranks(missing)
             raise errors.DeadlineError(
                 f"{who} did not send their {what} to rank 0 within {self.deadline.seconds:g} s after the start. Look "
-                "at the output of these ranks, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+                "at the output of these ranks, or allow more time by COLLECTIVES_START_TIMEOUT (seconds)",
                 rank=0,
                 **self.fault_of(missing[0]),
             )
@@ -188,8 +188,8 @@ class _Hub(Rendezvous):
             self._members[rank].close()
         patience = hello.get("patience")
         if isinstance(patience, (int, float)):
-            # Give up a little before the first rank does, so that all of them learn which ranks are missing.
-            self.deadline.tighten(max(0.0, patience - min(0.5, 0.1 * patience)))
+            # Give up before the first rank does, so that all of them learn which ranks are missing, on busy hosts too.
+            self.deadline.tighten(max(0.0, patience - min(2.0, 0.15 * patience)))
         self._members[rank] = sock
         self._instances[rank] = instance
         self.loop.start(sock, read_all(sock, self._inbox[rank].append), lambda _, error: self._lost(rank, error))
@@ -214,7 +214,7 @@ class _Hub(Rendezvous):
                     raise errors.DeadlineError(
                         f"{self.show(rank)} did not read what rank 0 sent within {self.deadline.seconds:g} s after the "
                         "start: it is stopped, or cut off. Look at what that rank does, or allow more time by "
-                        "COLLECTIVES_TIMEOUT (seconds)",
+                        "COLLECTIVES_START_TIMEOUT (seconds)",
                         rank=0,
                         **self.fault_of(rank),
                     ) from error
@@ -290,7 +290,7 @@ class _Spoke(Rendezvous):
         raise errors.DeadlineError(
             f"rank {self.rank} waited for the {what}, but rank 0 at {self.address} said nothing more within "
             f"{self.deadline.seconds:g} s after the start. Look at the output of rank 0, or allow more time by "
-            "COLLECTIVES_TIMEOUT (seconds)",
+            "COLLECTIVES_START_TIMEOUT (seconds)",
             rank=self.rank,
             **self.fault_of(0),
         ) from error
@@ -332,7 +332,7 @@ class _Spoke(Rendezvous):
         raise errors.DeadlineError(
             f"nobody answered at the rendezvous {self.address}{here} within {self.deadline.seconds:g} s "
             f"({race.describe() or 'no attempt was made'}). Check that rank 0 runs, that {self._source()} is its "
-            "address and that no firewall is between, or allow more time by COLLECTIVES_TIMEOUT (seconds)",
+            "address and that no firewall is between, or allow more time by COLLECTIVES_START_TIMEOUT (seconds)",
             rank=self.rank,
             peer=0,
         )
@@ -377,7 +377,7 @@ class _Spoke(Rendezvous):
             "rank": self.rank,
             "to": 0,
             "size": self.size,
-            "version": library_version(),
+            "version": _distribution.library_version(),
             "instance": self._instance,
             "patience": self.deadline.remaining(),
             **own_location(),

@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 import operator
 
-TRANSPORTS = ("auto", "shm", "tcp", "nccl")
+from .. import _core
+
+_REACH = {name: about["reach"] for name, about in _core.transports().items()}
+TRANSPORTS = ("auto", *(name for name, reach in _REACH.items() if reach != "process"), "nccl")
 _LONGEST_NAME = 253  # characters, of a host
 
 
@@ -84,14 +87,24 @@ def transport(value: object, source: str) -> str:
     names = ", ".join(TRANSPORTS)
     if value is None:
         return "auto"
-    if value == "local":
+    if isinstance(value, str) and _REACH.get(value) == "process":
         raise ValueError(
-            f"{source} is 'local', which is for threads of one process: call collectives.local_group(n) instead. "
+            f"{source} is {value!r}, which is for threads of one process: call collectives.local_group(n) instead. "
             f"Between processes {names} are accepted"
         )
     if not isinstance(value, str) or value not in TRANSPORTS:
         raise ValueError(f"{source} is {value!r}; accepted are {names}")
     return value
+
+
+def rules_out_shared_memory(transport: str) -> bool:
+    """Whether ranks share no memory even on one host, because a transport between hosts was asked for."""
+    return _REACH.get(transport) == "network"
+
+
+def needs_shared_memory(transport: str) -> bool:
+    """Whether all ranks have to share memory."""
+    return _REACH.get(transport) == "host"
 
 
 def address(value: object, source: str) -> tuple[str, int]:

@@ -1,8 +1,6 @@
-"""Starting ranks on one host: the command ``collectives run`` and the function `collectives.spawn`.
+"""Starting ranks: the command ``collectives run``, on this host or over ssh on others, and `collectives.spawn`.
 
-Between hosts use another launcher. With torchrun nothing has to be set (`_startup.torchrun`). With others (mpirun,
-srun, Ray, a Kubernetes operator) set ``COLLECTIVES_RANK``, ``COLLECTIVES_SIZE``, ``COLLECTIVES_RENDEZVOUS`` and
-``COLLECTIVES_TOKEN`` or ``COLLECTIVES_TOKEN_FILE`` in each process; docs/security.md shows how.
+Other launchers serve as well (`_startup.launchers`); docs/running.md has all.
 """
 
 from .spawn import spawn

@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 _LINE_LIMIT = 1 << 16  # bytes of an unfinished line that are kept
@@ -44,19 +46,73 @@ class Sink:
                 view = view[os.write(self._fd, view[:_ATOMIC]) :]
 
 
-class Stream:
-    """One output of one rank.
+@dataclass(frozen=True)
+class Printing:
+    """How the lines of ranks are shown.
 
-    Args:
-        rank: shown before each line.
-        source: the pipe of the rank, which does not block.
-        sink: gets the lines.
+    Attributes:
+        prefix: each begins with ``[rank] ``.
+        folder: where each rank's output also goes into files, ``rank-N.out`` and ``rank-N.err``; None: nowhere.
     """
 
-    def __init__(self, rank: int, source: IO[bytes], sink: Sink) -> None:
+    prefix: bool = True
+    folder: Path | None = None
+
+
+class Printer:
+    """Shows the lines of ranks: on stdout and stderr of this process, and in files.
+
+    Args:
+        out, err: for what ranks print to stdout and to stderr.
+    """
+
+    def __init__(self, out: Sink, err: Sink, printing: Printing) -> None:
+        self._sinks = (out, err)
+        self._printing = printing
+
+    def prepare(self, ranks: int) -> None:
+        """Makes the folder and an empty file for each output.
+
+        Raises:
+            ValueError: one cannot be written.
+        """
+        folder = self._printing.folder
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                for rank in range(ranks):
+                    for is_error in (False, True):
+                        self._file(rank, is_error).write_bytes(b"")
+            except OSError as error:
+                raise ValueError(f"--log-dir {str(folder)!r} cannot be written: {error.strerror}") from None
+
+    def lines(self, rank: int, is_error: bool, lines: list[bytes]) -> None:
+        """Shows lines of one rank, given without their ends."""
+        if not lines:
+            return
+        if self._printing.folder is not None:
+            # Not kept open: two files for each rank may be more than a process may have. A full disk ends no job.
+            with contextlib.suppress(OSError), self._file(rank, is_error).open("ab") as file:
+                file.write(b"".join(line + b"\n" for line in lines))
+        prefix = f"[{rank}] ".encode() if self._printing.prefix else b""
+        self._sinks[is_error].write(b"".join(prefix + line + b"\n" for line in lines))
+
+    def _file(self, rank: int, is_error: bool) -> Path:
+        assert self._printing.folder is not None
+        return self._printing.folder / f"rank-{rank}.{'err' if is_error else 'out'}"
+
+
+class Stream:
+    """One output of a process, taken apart into lines.
+
+    Args:
+        source: the pipe from the process, which does not block.
+        deliver: called with lines, without their ends.
+    """
+
+    def __init__(self, source: IO[bytes], deliver: Callable[[list[bytes]], None]) -> None:
         self.source = source
-        self._prefix = f"[{rank}] ".encode()
-        self._sink = sink
+        self._deliver = deliver
         self._line = bytearray()
 
     def pump(self) -> bool:
@@ -72,7 +128,8 @@ class Stream:
         if rest and (not data or len(rest) > _LINE_LIMIT):
             lines, rest = [*lines, rest], b""
         self._line = bytearray(rest)
-        self._pass_on(lines)
+        if lines:
+            self._deliver(lines)
         return bool(data)
 
     def pump_all(self) -> None:
@@ -80,9 +137,6 @@ class Stream:
         left = fcntl.fcntl(self.source.fileno(), _F_GETPIPE_SZ)
         while left > 0 and self.pump():
             left -= _PIECE
-        self._pass_on([bytes(self._line)] if self._line else [])
+        if self._line:
+            self._deliver([bytes(self._line)])
         self._line = bytearray()
-
-    def _pass_on(self, lines: list[bytes]) -> None:
-        if lines:
-            self._sink.write(b"".join(self._prefix + line + b"\n" for line in lines))

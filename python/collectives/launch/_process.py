@@ -15,6 +15,7 @@ from .._startup.sockets import listen_on_loopback, out_of_files
 from .._startup.system import libc
 
 _PR_SET_PDEATHSIG = 1
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def die_with_parent(parent: int) -> None:
@@ -74,15 +75,31 @@ def rank_environment(
     """The variables that tell a process its rank.
 
     The process must inherit the descriptor `ended` (`_startup.ended`) under the same number, and rank 0 `listener`."""
-    host, port = listener.getsockname()[:2]
-    variables = {
+    address = format_address(*listener.getsockname()[:2])
+    settings = job_settings(transport, timeout)
+    return {**settings, **rank_variables(rank, size, address, token, listener.fileno(), ended)}
+
+
+def rank_variables(
+    rank: int, size: int, rendezvous: str, token: str, listener: int = -1, ended: int = -1
+) -> dict[str, str]:
+    """The variables that tell a process its rank in a job whose rendezvous is at this address.
+
+    The process must inherit the descriptor `ended` (`_startup.ended`) under the same number, and rank 0 `listener`; -1:
+    there is none."""
+    return {
         "COLLECTIVES_RANK": str(rank),
         "COLLECTIVES_SIZE": str(size),
-        "COLLECTIVES_RENDEZVOUS": format_address(host, port),
+        "COLLECTIVES_RENDEZVOUS": rendezvous,
         "COLLECTIVES_TOKEN": token,
-        "COLLECTIVES_RENDEZVOUS_FD": str(listener.fileno()) if rank == 0 else "",
+        "COLLECTIVES_RENDEZVOUS_FD": str(listener) if rank == 0 and listener >= 0 else "",
         "COLLECTIVES_LAUNCHER_FD": str(ended) if ended >= 0 else "",
     }
+
+
+def job_settings(transport: str | None, timeout: float | None) -> dict[str, str]:
+    """The variables for settings of the job that were given to the launcher."""
+    variables = {}
     if transport is not None:
         variables["COLLECTIVES_TRANSPORT"] = transport
     if timeout is not None:
@@ -93,9 +110,9 @@ def rank_environment(
 def share_of_cores(ranks: int, environ: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
     """OMP_NUM_THREADS such that the BLAS and OpenMP threads of all ranks fit on the cores; prints a line about it.
 
-    Empty where the variable is set already, or there is one rank only.
+    Empty where the user has set it or the variable of a BLAS, or there is one rank only.
     """
-    if ranks == 1 or environ.get("OMP_NUM_THREADS"):
+    if ranks == 1 or any(environ.get(name) for name in _THREADS):
         return {}
     cores = len(os.sched_getaffinity(0))
     threads = max(1, cores // ranks)

@@ -11,7 +11,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from .._startup.environment import library_version, unknown_variables, variables_set
+from .._distribution import library_version
+from .._startup.environment import unknown_variables, variables_set
 from .._startup.interfaces import interface_addresses
 from .._startup.system import memfd_create, pidfd_open
 
@@ -20,10 +21,14 @@ _FRAMEWORKS = {  # module: names of its distributions
     "torch": ("torch",),
     "jax": ("jax",),
 }
+_COLLECTIVES = (
+    *("all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"),
+    *("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
+)
 
 
 def info() -> dict[str, Any]:
-    """Version, instruction set, compiler, variables, transports, and what was found of CUDA, NCCL and frameworks.
+    """Version, instruction set, compiler, variables, algorithms, transports, CUDA, NCCL and frameworks.
 
     Returns:
         a dictionary of JSON values. Optional parts are ``{"found": bool, "version": str, "where": str, "why": str}``
@@ -38,6 +43,7 @@ def info() -> dict[str, Any]:
         **_core(),
         "environment": variables_set(),
         "unknown_environment": unknown_variables(),
+        "algorithms": _algorithms(),
         "transports": _transports(),
         "cuda": _cuda(),
         "cuda_kernels": _cuda_kernels(),
@@ -63,6 +69,8 @@ def format_info(found: dict[str, Any]) -> str:
         lines.append(f"  {name:<27}  unknown, has no effect{f'; did you mean {meant}?' if meant else ''}")
     if not found["environment"] and not found["unknown_environment"]:
         lines.append("  no variable of collectives is set")
+    lines.append("algorithms")
+    lines += [f"  {collective:<15}  {', '.join(names)}" for collective, names in found["algorithms"].items()]
     for title, entries in (
         ("transports", found["transports"]),
         ("found", {name: found[name] for name in ("cuda", "cuda_kernels", "nccl", *_FRAMEWORKS)}),
@@ -83,6 +91,15 @@ def _core() -> dict[str, Any]:
         return {"isa": "", "build": {}, "core_error": f"{error}; build it with `pip install .`"}
 
 
+def _algorithms() -> dict[str, list[str]]:
+    """By collective, the names that ``algorithm=`` accepts besides "auto"."""
+    try:
+        core: Any = importlib.import_module("collectives._core")
+    except ImportError:
+        return {}
+    return {collective: [entry["name"] for entry in core._algorithms(collective)] for collective in _COLLECTIVES}
+
+
 def _transports() -> dict[str, Any]:
     addresses = [f"{name} {address}" for name, address in interface_addresses()]
     shared: dict[str, Any] = {"found": True, "where": "memfd over an abstract Unix socket"}
@@ -95,14 +112,19 @@ def _transports() -> dict[str, Any]:
         os.close(pidfd_open(os.getpid()))
     except OSError as error:
         shared["why"] = f"pidfd_open fails ({error}), so the death of a peer is noticed by its connection only"
-    return {
-        "local": {"found": True, "where": "threads of one process"},
-        "shm": shared,
-        "tcp": {
+    by_reach: dict[str, dict[str, Any]] = {
+        "process": {"found": True, "where": "threads of one process"},
+        "host": shared,
+        "network": {
             "found": True,
             "where": "; ".join(addresses) if addresses else "loopback only, no other interface is up",
         },
     }
+    try:
+        core: Any = importlib.import_module("collectives._core")
+    except ImportError:
+        return {}
+    return {name: by_reach[about["reach"]] for name, about in core.transports().items()}
 
 
 def _library(names: tuple[str, ...]) -> tuple[ctypes.CDLL | None, str, str]:

@@ -18,7 +18,8 @@ from multiprocessing import connection
 from typing import Any, TypeVar
 
 from .._startup.say import say
-from ..errors import ClosedError, CollectivesError, DeadlineError, PeerError
+from ..errors import CollectivesError, PeerError
+from ._failures import Failures, pickled, rebuilt
 from ._process import (
     die_with_parent,
     exit_codes_are_kept,
@@ -31,16 +32,7 @@ from ._process import (
 
 R = TypeVar("R")
 
-_SETTLE = 2.0  # seconds to wait for the root cause after a rank has reported that another one failed
-_CAUSE = 1  # a failure at this distance or less is the root cause
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
-
-
-class _RemoteError(Exception):
-    """Shows the traceback of a rank as the cause of the exception that is raised here."""
-
-    def __init__(self, rank: int, text: str) -> None:
-        super().__init__(f"\n\nin rank {rank}:\n{text}")
 
 
 def spawn(
@@ -87,7 +79,7 @@ def spawn(
             job.wait()
         finally:
             job.close()
-    failure = job.failure()
+    failure = job.failures.root_cause()
     if failure is not None:
         raise failure
     return [job.results[rank] for rank in range(n)]
@@ -97,7 +89,7 @@ class _Job:
     def __init__(self, size: int) -> None:
         self.size = size
         self.results: dict[int, Any] = {}
-        self._failures: list[tuple[int, int, BaseException]] = []  # (how far from the cause, arrival, error)
+        self.failures = Failures()
         self._processes: list[Any] = []  # of multiprocessing.context.SpawnProcess
         self._reports: dict[int, Any] = {}  # rank: multiprocessing.connection.Connection
 
@@ -124,13 +116,8 @@ class _Job:
 
     def wait(self) -> None:
         """Waits until all ranks have reported or ended, or the root cause of a failure is known."""
-        end: float | None = None
         while self._reports:
-            if self._failures:
-                if min(failure[0] for failure in self._failures) <= _CAUSE:
-                    return
-                end = time.monotonic() + _SETTLE if end is None else end
-            left = None if end is None else end - time.monotonic()
+            left = self.failures.patience()
             if left is not None and left <= 0:
                 return
             ready = set(connection.wait(list(self._reports.values()), left))
@@ -139,10 +126,6 @@ class _Job:
         for process in self._processes:
             # All ranks have reported; their interpreters still have to end.
             process.join(_GRACE)
-
-    def failure(self) -> BaseException | None:
-        """The failure that is nearest to the root cause."""
-        return min(self._failures, key=lambda item: item[:2])[2] if self._failures else None
 
     def close(self) -> None:
         """Ends every process and closes every descriptor."""
@@ -173,21 +156,18 @@ class _Job:
             try:
                 self.results[rank] = pickle.loads(payload)  # noqa: S301 (from our own child)
             except Exception as error:
-                self._fail(CollectivesError(f"the result of rank {rank} cannot be unpickled: {error}", rank=rank))
+                self.failures.add(
+                    CollectivesError(f"the result of rank {rank} cannot be unpickled: {error}", rank=rank)
+                )
             return
-        try:
-            raised: BaseException = pickle.loads(payload)  # noqa: S301 (from our own child)
-        except Exception:
-            raised = CollectivesError(f"rank {rank} failed by an exception that cannot be pickled:\n{text}", rank=rank)
-        raised.__cause__ = _RemoteError(rank, text)
-        self._fail(raised)
+        self.failures.add(rebuilt(rank, payload, text))
 
     def _ended(self, rank: int) -> None:
         process = self._processes[rank]
         process.join(_GRACE)
         code = process.exitcode
         if code is not None and code < 0:
-            self._fail(
+            self.failures.add(
                 PeerError(
                     f"rank {rank} (pid {process.pid}) was killed by {signal_name(-code)}. If that was SIGKILL and not "
                     "you, the machine may be out of memory",
@@ -195,7 +175,7 @@ class _Job:
                 )
             )
         else:
-            self._fail(
+            self.failures.add(
                 PeerError(
                     f"rank {rank} (pid {process.pid}) ended with exit code {code} before the function returned. See "
                     "what it wrote to stderr; if that is a RuntimeError about bootstrapping, the script has to call "
@@ -203,18 +183,6 @@ class _Job:
                     peer=rank,
                 )
             )
-
-    def _fail(self, error: BaseException) -> None:
-        # A rank's own exception or its death is the cause; a PeerError of a rank only tells that another has failed.
-        if isinstance(error, PeerError) and error.__cause__ is None:
-            distance = _CAUSE  # the rank died: this error was made here, not raised by a rank
-        elif isinstance(error, DeadlineError):
-            distance = 2
-        elif isinstance(error, (PeerError, ClosedError)):
-            distance = 3
-        else:
-            distance = 0
-        self._failures.append((distance, len(self._failures), error))
 
 
 @contextlib.contextmanager
@@ -264,21 +232,9 @@ def _main(
         comm.close()
         message = ("result", payload, "")
     except BaseException as error:
-        message = ("error", _pickled(error), "".join(traceback.format_exception(error)))
+        message = ("error", pickled(error), "".join(traceback.format_exception(error)))
     with contextlib.suppress(OSError):  # the parent does not wait any more
         report.send_bytes(pickle.dumps(message))
     report.close()
     if message[0] == "error":
         sys.exit(1)
-
-
-def _pickled(error: BaseException) -> bytes:
-    """The pickled exception; empty where it cannot be pickled and unpickled, or would end the parent (SystemExit)."""
-    if not isinstance(error, Exception):
-        return b""
-    try:
-        payload = pickle.dumps(error)
-        pickle.loads(payload)  # noqa: S301 (our own)
-    except Exception:
-        return b""
-    return payload

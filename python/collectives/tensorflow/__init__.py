@@ -14,7 +14,7 @@ Programs for Horovod and SMDDP, with one process for each rank, change their imp
 
 docs/horovod.md has a table of them; ``collectives.tensorflow.keras`` has the callbacks.
 
-It needs TensorFlow 2.16 or later, which ``pip install 'collectives[tensorflow]'`` brings.
+It needs TensorFlow 2.16 or later, which ``pip install 'collectives-comm[tensorflow]'`` brings.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .._distribution import install_command as _install_command
+
 try:
     import tensorflow as _tensorflow  # noqa: F401
 except ModuleNotFoundError as e:
@@ -30,7 +32,7 @@ except ModuleNotFoundError as e:
         raise
     raise ImportError(
         "collectives.tensorflow needs TensorFlow 2.16 or later, which is not installed here: "
-        "pip install 'collectives[tensorflow]'"
+        + _install_command("tensorflow")
     ) from e
 
 from ._training import gradients as _gradients  # noqa: F401  (registers them)

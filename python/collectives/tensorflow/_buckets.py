@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from .._calls.bucketing import buckets_of
 from . import _ops
 
-__all__ = ["packs_of", "reduce_in_buckets"]
+__all__ = ["reduce_in_buckets"]
 
 
 def reduce_in_buckets(
@@ -35,41 +34,19 @@ def reduce_in_buckets(
         The results, in the order of ``tensors``, with their shapes.
     """
     results: list[Any] = list(tensors)
-    by_dtype: dict[tf.DType, list[int]] = {}
-    for k, tensor in enumerate(tensors):
-        by_dtype.setdefault(tensor.dtype, []).append(k)
-    for positions in by_dtype.values():
-        chosen = positions[::-1]
-        for pack in packs_of([tensors[k] for k in chosen], bytes_per_bucket):
-            members = [chosen[i] for i in pack]
-            reduced = _ops.all_reduce(
-                group,
-                [tensors[k] for k in members],
-                op,
-                names=None if names is None else [names[k] for k in members],
-                algorithm=algorithm,
-                timeout=timeout,
-            )
-            for k, value in zip(members, reduced, strict=True):
-                value.set_shape(tensors[k].shape)
-                results[k] = value
+    elements = [tensor.shape.num_elements() for tensor in tensors]
+    sizes = [None if n is None else n * tensor.dtype.size for n, tensor in zip(elements, tensors, strict=True)]
+    order = range(len(tensors))[::-1]
+    for members in buckets_of(sizes, [tensor.dtype for tensor in tensors], max(0, bytes_per_bucket), order=order):
+        reduced = _ops.all_reduce(
+            group,
+            [tensors[k] for k in members],
+            op,
+            names=None if names is None else [names[k] for k in members],
+            algorithm=algorithm,
+            timeout=timeout,
+        )
+        for k, value in zip(members, reduced, strict=True):
+            value.set_shape(tensors[k].shape)
+            results[k] = value
     return results
-
-
-def packs_of(tensors: Sequence[Any], bytes_per_pack: int) -> list[list[int]]:
-    """Splits a list of tensors into packs of at least so many bytes, except for the last; returns their positions.
-
-    One pack when ``bytes_per_pack`` is 0 or a shape is unknown. The same on all workers: it depends on shapes only.
-    """
-    sizes = [value.shape.num_elements() for value in tensors]
-    if bytes_per_pack <= 0 or any(size is None for size in sizes):
-        return [list(range(len(tensors)))]
-    packs: list[list[int]] = []
-    held = bytes_per_pack
-    for i, value in enumerate(tensors):
-        if held >= bytes_per_pack:
-            packs.append([])
-            held = 0
-        packs[-1].append(i)
-        held += sizes[i] * value.dtype.size
-    return packs

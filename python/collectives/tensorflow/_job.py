@@ -2,12 +2,14 @@
 
 TensorFlow's coordination service, which runs on rank 0, has a key-value store. Rank 0 publishes the address of its
 rendezvous there, and a token of the job unless the user gave one (``COLLECTIVES_TOKEN``); then the engine starts as
-usual. A process that can reach the ports of TensorFlow's servers can read both, and can run any graph there: keep
-strangers out of the network of the job.
+usual. Where the program has joined the same job by ``collectives.init`` before, that world is used. A process that can
+reach the ports of TensorFlow's servers can read both, and can run any graph there: keep strangers out of the network of
+the job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import socket
@@ -23,6 +25,7 @@ from .. import _core, _world, errors
 from .._startup.environment import read_environment, read_token
 from .._startup.published import publish, read_published
 from .._startup.wire import Deadline
+from ..communicator import Communicator
 from . import _private
 from ._errors import as_tensorflow
 from ._ops import Group
@@ -33,6 +36,7 @@ __all__ = ["join", "share", "start_context", "start_timeout"]
 
 _log = logging.getLogger("collectives")
 _KEY = "collectives/rendezvous"
+_HAS_WORLD = "the world of this process"  # what rank 0 publishes, instead of an address, where it has joined before
 _PAUSE = 0.05  # seconds between attempts
 _ADVICE = (
     "Look at the output of the missing workers, or allow more time by timeout_seconds of the CommunicationOptions or "
@@ -109,6 +113,7 @@ def join(config: TFConfig, devices: int, timeout: float) -> Group | None:
         tf.errors.UnavailableError: a worker died.
         tf.errors.InvalidArgumentError: workers were started with different settings.
         RuntimeError: this process is in the job of another cluster, or TensorFlow has no coordination service.
+        CollectivesError: the world of this process is another one; the text says who made it.
     """
     if config.size == 1:
         return None
@@ -184,9 +189,32 @@ def _seconds_left(end: float) -> float:
     return max(1.0, end - time.monotonic())
 
 
-def _connect(config: TFConfig, timeout: float) -> Any:
-    """Publishes or looks up the address of rank 0, then joins the job."""
+def _connect(config: TFConfig, timeout: float) -> Communicator:
+    """A group of all workers in the world of this process, which is made unless the program has done so.
+
+    A group, so that the collectives of strategies need no order with those that the program makes in its world.
+    """
     end = time.monotonic() + timeout
+    world = _world.existing(config.rank, config.size)
+    with contextlib.ExitStack() as unless_made:
+        try:
+            if world is None:
+                world = unless_made.enter_context(_join(config, timeout, end))
+            elif config.rank == 0:
+                _private.publish(_KEY, _HAS_WORLD)
+            elif _look_up(config, timeout) != _HAS_WORLD:
+                raise _disagreement(config, without=0, having=config.rank)
+            world.barrier(timeout=_seconds_left(end), name="a strategy")  # has a limit; the making of a group has none
+            made = world.dup()
+        except errors.CollectivesError as error:
+            raise _to_tensorflow(error, config) from error
+        unless_made.pop_all()
+    _log.info("%s is rank %d of %d", name_of(config, config.rank), config.rank, config.size)
+    return made
+
+
+def _join(config: TFConfig, timeout: float, end: float) -> Communicator:
+    """Publishes or looks up the address of rank 0, then makes the world."""
     own = read_token()
     listener: socket.socket | None = None
     try:
@@ -195,33 +223,43 @@ def _connect(config: TFConfig, timeout: float) -> Any:
             listener, where, token, text = publish(host.strip("[]"), int(port), own)
             _private.publish(_KEY, text)
         else:
-            try:
-                text = _private.look_up(_KEY, timeout)
-            except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError) as error:
-                raise tf.errors.DeadlineExceededError(
-                    None,
-                    None,
-                    f"{name_of(config, config.rank)} waited {timeout:g} s for {name_of(config, 0)} to publish its "
-                    "address. Look at what that worker does: every worker must make a strategy of "
-                    "collectives.tensorflow, or plug one in",
-                ) from error
+            text = _look_up(config, timeout)
+            if text == _HAS_WORLD:
+                raise _disagreement(config, without=config.rank, having=0)
             where, token = read_published(text, own)
-        left = _seconds_left(end)
         environment = read_environment(rank=config.rank, size=config.size, rendezvous=where, token=token)
         each = environment.timeout
         environment = dataclasses.replace(
-            environment, timeout=left, rendezvous_fd=-1 if listener is None else listener.fileno()
+            environment, timeout=_seconds_left(end), rendezvous_fd=-1 if listener is None else listener.fileno()
         )
-        communicator = _world.join(environment, each)
-    except errors.CollectivesError as error:
-        raise _to_tensorflow(error, config) from error
+        world = _world.join("a strategy of collectives.tensorflow", environment, each)
     finally:
         if listener is not None:
             listener.close()
-    if (communicator.rank, communicator.size) != (config.rank, config.size):
-        raise AssertionError(f"the engine has {communicator!r}, TF_CONFIG rank {config.rank} of {config.size}")
-    _log.info("%s is rank %d of %d", name_of(config, config.rank), config.rank, config.size)
-    return communicator
+    if (world.rank, world.size) != (config.rank, config.size):
+        raise AssertionError(f"the engine has {world!r}, TF_CONFIG rank {config.rank} of {config.size}")
+    return world
+
+
+def _look_up(config: TFConfig, timeout: float) -> str:
+    """What rank 0 has published."""
+    try:
+        return _private.look_up(_KEY, timeout)
+    except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError) as error:
+        raise tf.errors.DeadlineExceededError(
+            None,
+            None,
+            f"{name_of(config, config.rank)} waited {timeout:g} s for {name_of(config, 0)} to publish its "
+            "address. Look at what that worker does: every worker must make a strategy of "
+            "collectives.tensorflow, or plug one in",
+        ) from error
+
+
+def _disagreement(config: TFConfig, *, without: int, having: int) -> RuntimeError:
+    return RuntimeError(
+        f"{name_of(config, having)} has made its world before its strategy, by collectives.init() or "
+        f"collectives.tensorflow.init(), and {name_of(config, without)} has not; make both on all workers in one order"
+    )
 
 
 def _to_tensorflow(error: errors.CollectivesError, config: TFConfig) -> tf.errors.OpError:

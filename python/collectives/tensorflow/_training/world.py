@@ -42,7 +42,8 @@ __all__ = [
 ]
 
 _lock = threading.Lock()
-_owned: list[bool] = []  # empty before init(), then one entry: whether init() has made the communicator
+# Empty before init(), then one entry: whether init() has made the group's communicator, and the world if it made that.
+_owned: list[tuple[bool, Communicator | None]] = []
 _groups: list[Group] = []  # at most one, kept after shutdown(): traced functions use it again after another init()
 
 
@@ -50,7 +51,10 @@ _groups: list[Group] = []  # at most one, kept after shutdown(): traced function
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job of this process, as ``collectives.init`` does; does nothing if it has joined already.
 
-    It may be called again after ``shutdown``; functions that were traced before then work again.
+    If the program has called ``collectives.init`` before, or made a strategy, this uses the same world and ``shutdown``
+    leaves it open. All ranks make these calls in the same order. The collectives of this module are those of a group of
+    their own, so they need no order with the program's. It may be called again after ``shutdown``; functions that were
+    traced before then work again.
 
     Args:
         comm: a ``collectives.Communicator`` to use instead; ``shutdown`` does not close it.
@@ -79,20 +83,38 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     with _lock:
         if _owned and not _groups[0].communicator.closed:
             return
-        made = _world.init() if comm is None else comm
+        made, own_world = _join() if comm is None else (comm, None)
         if _groups and (_groups[0].rank, _groups[0].size) == (made.rank, made.size):
             _groups[0].replace(made)
         else:
             _groups[:] = [Group(made, renewable=True)]
-        _owned[:] = [comm is None]
+        _owned[:] = [(comm is None, own_world)]
+
+
+def _join() -> tuple[Communicator, Communicator | None]:
+    """A group of all ranks of the world, and the world if it is ours to close."""
+    world, fresh = _world.take("collectives.tensorflow.init()")
+    own = world if fresh or any(one is world for _, one in _owned) else None
+    try:
+        return world.dup(), own
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
 
 
 @do_not_convert
 def shutdown() -> None:
-    """Leaves the job. Calls then raise ValueError until ``init`` is called again. A second call does nothing."""
+    """Leaves the job, unless the program had joined it by itself before. A second call does nothing.
+
+    Calls then raise ValueError until ``init`` is called again.
+    """
     with _lock:
-        if _owned and _owned[0]:
-            _groups[0].communicator.close()
+        for own_group, own_world in _owned:
+            if own_group:
+                _groups[0].communicator.close()
+            if own_world is not None:
+                own_world.close()
         _owned.clear()
 
 
