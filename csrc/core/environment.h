@@ -70,6 +70,13 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "Address space, not memory, that each rank reserves for `comm.empty`, the same on all ranks; smaller by itself "
      "where address space is limited (`ulimit -v`) and nothing is said here",
      kLaunchReader},
+    {"COLLECTIVES_NETWORK",
+     "bits per second, with K, M, G or T behind the number, and a latency if you like: `25G,20us`",
+     "the slowest of the hosts' interfaces, of each host the fastest, as far as they know their speed, else `10G`; "
+     "`20us`",
+     "What the choice of algorithms counts with between hosts: the rate of a host's port in each direction, and the "
+     "latency, the same on all ranks",
+     kLaunchReader},
     {"COLLECTIVES_RENDEZVOUS_FD", "number of a descriptor", "none",
      "Set by launchers for rank 0: an inherited socket that listens on the rendezvous already", kLaunchReader},
     {"COLLECTIVES_LAUNCHER_FD", "number of a descriptor", "none",

@@ -21,6 +21,29 @@ std::vector<std::vector<int>> Topology::by_host() const {
   return hosts;
 }
 
-Topology one_host(int rank, int size) { return {rank, size, std::vector<int>(static_cast<std::size_t>(size), 0)}; }
+Topology Topology::of(const std::vector<int>& ranks) const {
+  Topology group;
+  group.rank = -1;
+  group.size = static_cast<int>(ranks.size());
+  group.crowded = crowded;
+  group.cores = cores;
+  for (int r = 0; r < group.size; ++r) {
+    const auto old = static_cast<std::size_t>(ranks[r]);
+    group.rank = ranks[r] == rank ? r : group.rank;
+    group.host.push_back(host[old]);
+    if (!machine.empty()) {
+      group.machine.push_back(machine[old]);
+    }
+  }
+  return group;
+}
+
+Topology one_host(int rank, int size) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = size;
+  topology.host.assign(static_cast<std::size_t>(size), 0);
+  return topology;
+}
 
 }  // namespace collectives

@@ -15,6 +15,10 @@ struct Topology {
   // On some host there are more ranks (of the world, for a group too) than cores: ranks that wait for each other take
   // turns, and every meeting costs a change of threads.
   bool crowded = false;
+  // machine[r]: ranks with the same index run on the same cores, whether or not they share memory. Empty: as `host`.
+  std::vector<int> machine = {};
+  // cores[m]: how many cores the ranks of machine m may use. Empty: one for each rank.
+  std::vector<int> cores = {};
 
   bool mapped(int a, int b) const { return host[a] == host[b]; }
 
@@ -27,6 +31,10 @@ struct Topology {
     }
     return true;
   }
+
+  // That of a group of these ranks, which keeps the indices of hosts and machines. Its rank is -1 where this one is
+  // none of them.
+  Topology of(const std::vector<int>& ranks) const;
 
   // The ranks of each host, in rank order, hosts in order of their lowest rank.
   std::vector<std::vector<int>> by_host() const;

@@ -171,8 +171,7 @@ void CallPreparation::prepare_agreement(Work& work, const Call& call) {
   } else {
     Problem barrier;
     barrier.collective = Collective::kBarrier;
-    work.plan = make_plan(work.signature, barrier, select(barrier, options_.topology, costs_, false), options_.topology,
-                          domain_);
+    work.plan = make_plan(work.signature, barrier, selector_.choose(barrier, false), options_.topology, domain_);
     work.plan->algorithm = &nccl;
     work.plan->problem = call.problem();
     work.plan->problem.counts = counts_;
@@ -255,7 +254,7 @@ void CallPreparation::find_plan(Work& work, const Call& call, const Signature& s
   problem.counts = counts_;
   const Algorithm* algorithm = nullptr;
   if (call.algorithm == 0) {
-    algorithm = &select(problem, options_.topology, costs_, call.deterministic);
+    algorithm = &selector_.choose(problem, call.deterministic);
   } else {
     algorithm = &algorithms()[call.algorithm - 1];
     if (call.deterministic && algorithm->determinism != Determinism::kCanonical) {

@@ -9,6 +9,7 @@
 #include "engine/plan.h"
 #include "engine/work.h"
 #include "memory/domain.h"
+#include "predict/selector.h"
 #include "schedule/algorithm.h"
 
 namespace collectives {
@@ -17,7 +18,10 @@ class CallPreparation {
  public:
   // domain: nullptr where no rank is mapped.
   CallPreparation(const Domain* domain, const CommunicatorOptions& options, const Executor& executor)
-      : domain_(domain), options_(options), costs_(options.costs()), executor_(executor) {}
+      : domain_(domain),
+        options_(options),
+        selector_(options.topology, options.costs(), options.network),
+        executor_(executor) {}
 
   // A collective. Throws ArgumentError or ArgumentTypeError for a call that is wrong by itself.
   void prepare(Work& work, const Call& call);
@@ -49,7 +53,7 @@ class CallPreparation {
 
   const Domain* domain_;
   const CommunicatorOptions& options_;
-  const CostModel costs_;
+  Selector selector_;
   const Executor& executor_;
   PlanCache plans_;
   std::vector<std::int64_t> counts_;  // Problem::counts of the call that is being prepared

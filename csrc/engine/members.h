@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/network.h"
 #include "core/topology.h"
 #include "engine/engine.h"
 #include "engine/executor/reading.h"
@@ -23,6 +24,7 @@ struct CommunicatorOptions {
   std::uint32_t id = 0;      // the same on all members; the world has 0. Below 2^30
   std::vector<int> members;  // the rank in the world of each member; empty: the world itself
   Topology topology;
+  Network network;
   const Transport* within = nullptr;   // of ranks that share memory; nullptr: none does
   const Transport* between = nullptr;  // of the others; nullptr: there are none
   bool threads = false;                // other ranks may be threads of this process

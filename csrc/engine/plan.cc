@@ -211,26 +211,6 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   return plan;
 }
 
-const Algorithm& select(const Problem& problem, const Topology& topology, const CostModel& model, bool deterministic) {
-  const Algorithm* best = nullptr;
-  double best_cost = std::numeric_limits<double>::infinity();
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.collective != problem.collective || !algorithm.unsupported(problem, topology).empty() ||
-        (deterministic && algorithm.determinism != Determinism::kCanonical)) {
-      continue;
-    }
-    const double cost = algorithm.cost(problem, topology, model);
-    if (cost < best_cost) {
-      best_cost = cost;
-      best = &algorithm;
-    }
-  }
-  if (best == nullptr) {
-    throw std::logic_error("no algorithm for " + std::string(name(problem.collective)));
-  }
-  return *best;
-}
-
 int algorithm_number(Problem problem, const std::string& name, const Topology& topology) {
   if (name == "auto") {
     return 0;

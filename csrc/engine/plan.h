@@ -62,10 +62,6 @@ struct Plan {
 std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& problem, const Algorithm& algorithm,
                                 const Topology& topology, const Domain* domain);
 
-// The algorithm that is cheapest for the problem by the cost functions of the descriptors; with `deterministic` only
-// canonical ones are asked. Depends on nothing but its arguments, so all ranks that agree on the problem choose alike.
-const Algorithm& select(const Problem& problem, const Topology& topology, const CostModel& model, bool deterministic);
-
 // The number of the algorithm of that name, 0 for "auto". Throws ArgumentError where there is none, or where it cannot
 // do this collective, op, dtype and root.
 int algorithm_number(Problem problem, const std::string& name, const Topology& topology);

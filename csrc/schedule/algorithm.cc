@@ -198,6 +198,21 @@ int algorithm_id(const Algorithm& algorithm) {
   throw ArgumentError("the algorithm '" + std::string(algorithm.name) + "' is not registered");
 }
 
+std::uint32_t algorithms_digest() {
+  std::uint32_t hash = 2166136261U;  // FNV-1a
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
+    }
+    hash *= 16777619U;
+  };
+  for (const Algorithm& algorithm : algorithms()) {
+    add(name(algorithm.collective));
+    add(algorithm.name);
+  }
+  return hash;
+}
+
 Schedule build_schedule(std::string_view algorithm, const Problem& problem, const Topology& topology,
                         const Limits& limits) {
   const std::string collective_text(name(problem.collective));

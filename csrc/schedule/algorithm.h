@@ -86,6 +86,9 @@ const Algorithm* find_algorithm(Collective collective, std::string_view name);
 // 1 + position in algorithms(): the number that travels in signatures.
 int algorithm_id(const Algorithm& algorithm);
 
+// A number that differs, all but surely, between builds whose algorithms() differ.
+std::uint32_t algorithms_digest();
+
 // The schedule of a named algorithm for a problem; ArgumentError where there is no such algorithm or it does not apply.
 // A group of one needs no algorithm: Algorithm::build is called for two ranks and more only.
 Schedule build_schedule(std::string_view algorithm, const Problem& problem, const Topology& topology,

@@ -295,7 +295,7 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
         return _core.connect(
             world.process,
             world.host,
-            world.crowded,
+            (world.crowded, world.machine, world.cores, *world.network),
             segments,
             doorbells,
             processes,

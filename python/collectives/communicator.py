@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._calls import objects, sparse, symmetric
+from ._calls import explanation, objects, sparse, symmetric
 from ._calls.arguments import Array
 from ._calls.group_calls import GroupCalls
 from ._calls.message_calls import MessageCalls
@@ -186,6 +186,29 @@ class Communicator(VectorCalls, MessageCalls, GroupCalls):
             >>> embedding[rows] -= rate * gradient
         """
         return sparse.all_reduce(self, indices, values, op, async_op, timeout, name)
+
+    def explain(self, collective: str, *, nbytes: int, root: int = 0) -> explanation.Explanation:
+        """Which algorithm ``algorithm="auto"`` takes for a call, and what is expected of the others.
+
+        Between hosts the schedules of all ranks are run in virtual time, with the rate and latency of
+        ``COLLECTIVES_NETWORK``; on one host, and from 65 ranks on, formulas are asked. No rank communicates.
+
+        Args:
+            collective: "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather",
+                "scatter", "barrier", "scan" or "exscan".
+            nbytes: the bytes that a rank gives or gets, whichever is more; parts are of equal length.
+            root: where there is one.
+
+        Returns:
+            the candidates with their predicted times; as text a table, and ``chosen`` is the name of the fastest.
+
+        Raises:
+            ValueError: there is no such collective or root, or `nbytes` is negative.
+
+        Example:
+            >>> print(comm.explain("all_reduce", nbytes=4 << 20))
+        """
+        return explanation.explain(self, collective, nbytes, root)
 
     def _general_dense(self, collective: str, x: Any, out: Any, options: CallOptions) -> Any:
         """Called by the compiled dense collectives for all but one plain array."""

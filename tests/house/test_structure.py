@@ -20,6 +20,7 @@ TRANSPORTS = sorted(f"transports/{path.name}" for path in (CSRC / "transports").
 ARROWS = {
     "core": set(),
     "schedule": {"core"},
+    "predict": {"core", "schedule"},
     "algorithms": {"schedule", "core"},
     "cpu": {"core"},
     "reduce": {"core"},
@@ -29,7 +30,7 @@ ARROWS = {
     **{home: {"transports", "memory", "core", "cpu"} | {"transports/tcp"} - {home} for home in TRANSPORTS},
     "recorder": {"core", "memory"},
     "replicas": {"core", "reduce", "schedule"},
-    "engine": {"core", "cpu", "memory", "recorder", "reduce", "schedule", "transports"},
+    "engine": {"core", "cpu", "memory", "predict", "recorder", "reduce", "schedule", "transports"},
     "cuda": {"core", "reduce"},  # of reduce/, what CPUs and GPUs have in common
     "device": {"core", "reduce", "replicas", "schedule"},
     "nccl": {"core"},
@@ -37,6 +38,7 @@ ARROWS = {
     "bindings": {
         "core",
         "schedule",
+        "predict",
         "memory",
         "reduce",
         "transports",

@@ -12,7 +12,7 @@ import sys
 import pytest
 from collectives._startup.bootstrap import connect
 from collectives._startup.environment import Environment
-from collectives._startup.numbering import is_crowded, number_ranks, partition
+from collectives._startup.numbering import is_crowded, machines, number_ranks, partition
 from joining import LIMIT, MAPPED, job
 
 
@@ -86,6 +86,14 @@ def test_transports_must_agree():
             assert report["error"] == "MismatchError"
             assert "rank 0 was started with transport 'auto' and rank 2 with 'tcp'" in report["text"]
             assert report["leaked"] == 0
+
+
+def test_ranks_must_count_with_the_same_network():
+    with job(2, network=["1G", "25G,5us"]) as ranks:
+        for report in [rank.hear() for rank in ranks]:
+            assert report["error"] == "MismatchError"
+            assert "rank 0 was started with network '1G' and rank 1 with '25G,5us'" in report["text"]
+            assert report["text"].endswith("give every rank the same COLLECTIVES_NETWORK")
 
 
 @pytest.mark.parametrize(
@@ -221,9 +229,11 @@ class TestNumbers:
 
 
 def test_a_crowd_is_more_ranks_than_cores_on_some_machine():
-    a, b = {"machine": "a", "replicas": None}, {"machine": "b", "replicas": None}
+    a, b = {"machine": "a"}, {"machine": "b"}
     bound = [a | {"cores": [0]}, a | {"cores": [1]}]
-    assert not is_crowded(bound)
-    assert is_crowded([*bound, a | {"cores": [0, 1]}])
-    assert not is_crowded([*bound, b | {"cores": [1]}])
-    assert is_crowded([*bound, b | {"cores": [1], "replicas": 2}])
+    assert machines(bound, [[0], [1]]) == ([0, 0], [2])
+    assert not is_crowded(*machines(bound, [[0], [1]]))
+    assert is_crowded(*machines([*bound, a | {"cores": [0, 1]}], [[0], [1], [2]]))
+    assert machines([b | {"cores": [1, 3]}, *bound], [[1], [0], [2]]) == ([1, 0, 1], [2, 2])
+    assert not is_crowded(*machines([*bound, b | {"cores": [1]}], [[0], [1], [2]]))
+    assert is_crowded(*machines([*bound, b | {"cores": [1]}], [[0], [1], [2, 3]]))

@@ -385,18 +385,6 @@ void bind_communicator(py::module_& m) {
     const Unlocked unlocked;
     return flag_latency(communicator.domain(), communicator.rank(), communicator.size(), peer, rounds, timeout_s);
   });
-  m.def("_select", [](py::handle c, const std::string& kind, const std::string& op, const std::string& dtype,
-                      std::int64_t count, int root, bool symmetric, bool deterministic) {
-    const Communicator& communicator = communicator_of(c);
-    Problem problem;
-    problem.collective = parse_collective(kind);
-    problem.op = parse_op(op);
-    problem.dtype = parse_dtype(dtype);
-    problem.count = count;
-    problem.root = root;
-    problem.memory = symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate;
-    return std::string(select(problem, communicator.topology(), communicator.options().costs(), deterministic).name);
-  });
   m.def("_abandon", [](py::handle c, const std::string& why) {
     Communicator& communicator = communicator_of(c);
     const Unlocked unlocked;

@@ -196,12 +196,16 @@ std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::v
   return peers;
 }
 
+// Topology::crowded, machine and cores, and Network::bytes_per_ms and latency_ns.
+using Surroundings = std::tuple<bool, std::vector<int>, std::vector<int>, std::int64_t, std::int64_t>;
+
 // Makes a communicator for each rank of process `own`. segments, doorbells: of its ranks; sockets: for each of its
 // ranks the connection to each other rank, -1 where there is none. transport: what the caller asked for; ranks that
 // share no memory use it if it is for such ranks. Takes ownership of all descriptors, unless it throws.
-py::list connect(int own, const std::vector<int>& host, bool crowded, const std::vector<int>& segments,
-                 const std::vector<int>& doorbells, const std::vector<Process>& processes,
-                 const std::vector<std::vector<int>>& sockets, const std::string& transport, const py::dict& options) {
+py::list connect(int own, const std::vector<int>& host, const Surroundings& surroundings,
+                 const std::vector<int>& segments, const std::vector<int>& doorbells,
+                 const std::vector<Process>& processes, const std::vector<std::vector<int>>& sockets,
+                 const std::string& transport, const py::dict& options) {
   const int size = static_cast<int>(host.size());
   const SegmentLayout layout = layout_for(size, options);
   const Memory& memory = memory_of_host();
@@ -227,7 +231,8 @@ py::list connect(int own, const std::vector<int>& host, bool crowded, const std:
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     CommunicatorOptions settings = communicator_options(ranks[i], host, find_transport(Reach::kHost), options);
     settings.between = &find_transport(Reach::kNetwork, transport);
-    settings.topology.crowded = crowded;
+    std::tie(settings.topology.crowded, settings.topology.machine, settings.topology.cores,
+             settings.network.bytes_per_ms, settings.network.latency_ns) = surroundings;
     settings.threads = ranks.size() > 1;
     result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, *settings.between, sockets.at(i)),
                             doorbells.at(i), layout, memory, shared, segments.at(i), std::move(settings), options));

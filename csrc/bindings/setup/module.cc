@@ -15,6 +15,7 @@
 #include "bindings/calls/communicator.h"
 #include "bindings/calls/layouts.h"
 #include "bindings/calls/messages.h"
+#include "bindings/calls/predictions.h"
 #include "bindings/calls/timing.h"
 #include "bindings/calls/work.h"
 #include "bindings/devices/device.h"
@@ -44,6 +45,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   collectives::bind_work(m);
   collectives::bind_communicator(m);
   collectives::bind_messages(m);
+  collectives::bind_predictions(m);
   collectives::bind_connect(m);
   collectives::bind_groups(m);
   collectives::bind_shrink(m);

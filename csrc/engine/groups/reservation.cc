@@ -13,13 +13,11 @@ Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::
     : engine_(parent.engine()), options_(parent.options()) {
   options_.id = number;
   options_.members.clear();
-  for (std::size_t m = 0; m < members.size(); ++m) {
-    options_.members.push_back(parent.members().world_rank(members[m]));
-    host_.push_back(parent.topology().host[members[m]]);
-    rank_ = members[m] == parent.rank() ? static_cast<int>(m) : rank_;
+  for (const int member : members) {
+    options_.members.push_back(parent.members().world_rank(member));
   }
-  const int size = static_cast<int>(members.size());
-  options_.topology = {rank_, size, host_, parent.topology().crowded};
+  options_.topology = parent.topology().of(members);
+  const int size = options_.topology.size;
   int mapped = 0;
   for (int m = 0; m < size; ++m) {
     mapped += on_this_host(m) ? 1 : 0;
@@ -87,15 +85,15 @@ std::unique_ptr<Communicator> Reservation::make(const std::vector<ReservedSegmen
         throw CollectivesError(ErrorKind::kMismatch,
                                "rank " + std::to_string(m) + " of the new group has no memory at the offset " +
                                    std::to_string(*offsets[m]) + " that it has given",
-                               {rank_, m, "", -1, "", -1});
+                               {options_.topology.rank, m, "", -1, "", -1});
       }
-      if (m != rank_) {
+      if (m != options_.topology.rank) {
         others.push_back({world_rank, *offsets[m], options_.id});
       }
     }
     memory.shrink(segment_->offset(), segment.total);
     segment_->share(std::move(others));
-    domain = memory.group_domain(rank_, segment, options_.members, offsets, std::move(segment_));
+    domain = memory.group_domain(options_.topology.rank, segment, options_.members, offsets, std::move(segment_));
   }
   return std::make_unique<Communicator>(engine_, std::move(domain), options_);
 }

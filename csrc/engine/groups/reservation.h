@@ -36,15 +36,13 @@ class Reservation {
   std::unique_ptr<Communicator> make(const std::vector<ReservedSegment>& segments);
 
  private:
-  bool on_this_host(int member) const { return host_[member] == host_[rank_]; }
+  bool on_this_host(int member) const { return options_.topology.mapped(member, options_.topology.rank); }
   SegmentLayout layout(bool heap) const;
 
   std::shared_ptr<Engine> engine_;
   CommunicatorOptions options_;  // of the group
-  int rank_ = -1;
-  std::vector<int> host_;
-  bool mapped_ = false;      // another member shares memory with this rank
-  bool all_mapped_ = false;  // all do
+  bool mapped_ = false;          // another member shares memory with this rank
+  bool all_mapped_ = false;      // all do
   bool claimed_ = false;
   ReservedSegment reserved_;
   std::shared_ptr<GroupSegment> segment_;

@@ -15,21 +15,17 @@ std::unique_ptr<Communicator> Shrinking::make() {
   std::unique_ptr<Domain> domain;
   {
     const std::lock_guard guard(parent_.engine()->lock());
-    const Topology& topology = parent_.topology();
     std::vector<int> old;
     options.id = agreement_->decision().number;
     options.members.clear();
-    options.topology = {-1, 0, {}, topology.crowded};
     for (int m = 0; m < parent_.size(); ++m) {
       if (!agreement_->decision().ranks.has(m)) {
         continue;
       }
-      options.topology.rank = m == parent_.rank() ? options.topology.size : options.topology.rank;
-      options.topology.host.push_back(topology.host[m]);
       options.members.push_back(parent_.members().world_rank(m));
       old.push_back(m);
-      ++options.topology.size;
     }
+    options.topology = parent_.topology().of(old);
     domain = make_domain(old, options);
   }
   return std::make_unique<Communicator>(parent_.engine(), std::move(domain), std::move(options));

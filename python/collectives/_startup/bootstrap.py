@@ -21,11 +21,13 @@ from typing import Any
 
 from .. import _core
 from ..errors import CollectivesError, DeadlineError, MismatchError, PeerError
-from . import address_space, recorder
+from . import address_space, network, recorder
 from .environment import Environment
 from .handover import Exchanger, Handover
 from .mesh import Mesh, Reach
-from .numbering import is_crowded, number_ranks, partition
+from .network import Network, agreed
+from .numbering import is_crowded, machines, number_ranks, partition
+from .received import are_addresses, are_texts, is_info, is_view
 from .rendezvous import join
 from .rendezvous_base import Fault, Rendezvous, own_location
 from .say import say
@@ -80,6 +82,9 @@ class World:
         host: for each rank the index of its host; ranks with the same index have each other's memory. Hosts are
             numbered in the order of their lowest rank, on every rank alike.
         crowded: whether some machine has more ranks than cores that they may use.
+        machine: for each rank the index of its machine, whose cores it shares with others of that index.
+        cores: for each machine how many cores its ranks may use.
+        network: what the choice of algorithms takes the network between hosts to be.
         sockets: for each rank of the own process the TCP connections to other ranks, by rank: those that share no
             memory with it.
     """
@@ -88,6 +93,9 @@ class World:
     processes: list[Process]
     host: list[int]
     crowded: bool
+    machine: list[int]
+    cores: list[int]
+    network: Network
     sockets: list[dict[int, int]]
 
     @property
@@ -133,7 +141,7 @@ def connect(environment: Environment, provide: Provide, *, shares: bool = True) 
             world = _make_world(rendezvous.rank, infos, pairs)
             _adopt_handovers(world, handovers)
             used = _connect_mesh(rendezvous, world)
-            all_used = rendezvous.exchange(used, "word that all connections are made", _are_texts)
+            all_used = rendezvous.exchange(used, "word that all connections are made", are_texts)
         _print_routes(world, all_used)
         names = ", ".join(f"{process.ranks}: {process.host_name}" for process in world.processes)
         routes = ", ".join(used) or "shared memory only"
@@ -167,9 +175,12 @@ def _exchange_memory(
             "transport": environment.transport,
             "compare_shapes": environment.compare_shapes,
             "replicas": environment.replicas,
+            "network": environment.network,
+            "port_speed": network.port_speed(environment.interfaces),
+            "algorithms": _core._algorithms_digest(),
             "name": exchanger.name if exchanger is not None else "",
         }
-        infos = rendezvous.exchange(info, "introductions", _is_info)
+        infos = rendezvous.exchange(info, "introductions", is_info)
         for process, introduced in enumerate(infos):
             rendezvous.note_location(process, introduced)
         _check_settings(rendezvous, infos)
@@ -191,7 +202,7 @@ def _exchange_memory(
         reasons = exchanger.reasons if exchanger is not None else {}
         mine = {"mapped": [p for p in handovers if p < rendezvous.rank], "reasons": sorted(reasons.items())}
         # During this round higher processes may still connect; the loop of the rendezvous serves them.
-        views = rendezvous.exchange(mine, "view of who shares memory", _is_view)
+        views = rendezvous.exchange(mine, "view of who shares memory", is_view)
     finally:
         if exchanger is not None:
             exchanger.close()
@@ -207,54 +218,6 @@ def _exchange_memory(
     return pairs, infos
 
 
-def _is_list_of(value: Any, accepted: Callable[[Any], bool]) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(accepted, value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _are_texts(_: int, value: Any) -> bool:
-    return _is_list_of(value, lambda text: isinstance(text, str))
-
-
-def _is_info(_: int, value: Any) -> bool:
-    """Whether a description of a process has the fields and types that are used here; others are only printed."""
-    return (
-        isinstance(value, dict)
-        and all(isinstance(value.get(key), str) for key in ("hostname", "machine", "stack", "transport", "name"))
-        and isinstance(value.get("compare_shapes"), bool)
-        and _is_number(value.get("pid"))
-        and (value.get("address_space", "") is None or _is_number(value.get("address_space")))
-        and _is_list_of(value.get("cores"), _is_number)
-        and (value.get("replicas", 0) is None or (_is_number(value.get("replicas")) and value["replicas"] > 0))
-    )
-
-
-def _is_view(process: int, value: Any) -> bool:
-    def is_lower(number: Any) -> bool:
-        return _is_number(number) and 0 <= number < process
-
-    def is_reason(pair: Any) -> bool:
-        return isinstance(pair, (list, tuple)) and len(pair) == 2 and is_lower(pair[0])
-
-    return (
-        isinstance(value, dict)
-        and _is_list_of(value.get("mapped"), is_lower)
-        and _is_list_of(value.get("reasons"), is_reason)
-    )
-
-
-def _are_addresses(value: Any, replicas: int) -> bool:
-    """Whether `value` has a list of (host, port) for each replica."""
-
-    def is_address(pair: Any) -> bool:
-        return isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) and _is_number(pair[1])
-
-    return _is_list_of(value, lambda offered: _is_list_of(offered, is_address)) and len(value) == replicas
-
-
 def _other(pair: tuple[int, int], process: int) -> int | None:
     return pair[1] if pair[0] == process else pair[0] if pair[1] == process else None
 
@@ -265,11 +228,20 @@ def _fault_of(world: World, rank: int) -> Fault:
 
 
 def _check_settings(rendezvous: Rendezvous, infos: list[dict[str, Any]]) -> None:
-    for (other, info), name in itertools.product(enumerate(infos), ("transport", "compare_shapes")):
+    for other, info in enumerate(infos):
+        if info["algorithms"] != infos[0]["algorithms"]:
+            raise MismatchError(
+                f"the collectives-comm of rank 0 has other algorithms than that of rank {other}, so ranks would not "
+                "choose alike; install the same version for all ranks",
+                rank=rendezvous.rank,
+                **rendezvous.fault_of(other if rendezvous.rank != other else 0),
+            )
+    for (other, info), name in itertools.product(enumerate(infos), ("transport", "compare_shapes", "network")):
         if info[name] != infos[0][name]:
+            argument = "" if name == "network" else f" or {name}="
             raise MismatchError(
                 f"rank 0 was started with {name} {infos[0][name]!r} and rank {other} with {info[name]!r}; give "
-                f"every rank the same COLLECTIVES_{name.upper()} or {name}=",
+                f"every rank the same COLLECTIVES_{name.upper()}{argument}",
                 rank=rendezvous.rank,
                 **rendezvous.fault_of(other if rendezvous.rank != other else 0),
             )
@@ -305,7 +277,9 @@ def _make_world(process: int, infos: list[dict[str, Any]], pairs: Collection[tup
         Process(numbers, str(info["hostname"]), int(info["pid"]), stack_place=str(info["stack"]))
         for numbers, info in zip(ranks, infos, strict=True)
     ]
-    return World(process, processes, places, is_crowded(infos), [{} for _ in ranks[process]])
+    machine, cores = machines(infos, ranks)
+    crowded = is_crowded(machine, cores)
+    return World(process, processes, places, crowded, machine, cores, agreed(infos), [{} for _ in ranks[process]])
 
 
 def _adopt_handovers(world: World, handovers: dict[int, Handover]) -> None:
@@ -367,7 +341,7 @@ def _connect_mesh(rendezvous: Rendezvous, world: World) -> list[str]:
         all_offered = rendezvous.exchange(
             [mesh.offered for mesh in meshes],
             "addresses",
-            lambda process, value: _are_addresses(value, len(world.processes[process].ranks)),
+            lambda process, value: are_addresses(value, len(world.processes[process].ranks)),
         )
         offers = {
             rank: [(str(host), int(port)) for host, port in offered]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import _core
-from . import settings
+from . import network, settings
 from .interfaces import check_pattern
 from .launchers import refuse_world_of_one
 from .secrets import read_token_file
@@ -54,6 +54,7 @@ class Environment:
         compare_shapes: whether all_reduce, reduce and broadcast compare the shapes of all ranks, not only the lengths.
         lookup: asks again for rendezvous and token, where these may be those of an earlier start.
         patience: seconds that starting may take, where the environment says so.
+        network: the rate and latency between hosts as text (`_startup.network`), ``""`` where nothing is said.
     """
 
     rank: int = 0
@@ -71,6 +72,7 @@ class Environment:
     compare_shapes: bool = True
     lookup: Lookup | None = field(default=None, repr=False, compare=False)
     patience: float | None = None
+    network: str = ""
 
     @property
     def start_timeout(self) -> float:
@@ -174,8 +176,11 @@ def read_environment(
     ended_value, ended_source = choose("launcher_fd", None)
     interfaces_value, interfaces_source = choose("socket_ifname", None)
     patience_value, patience_source = choose("start_timeout", None)
+    network_value = choose("network", None)[0]
     tls = settings.tls(*(choose(f"tls_{part}", None)[0] for part in ("cert", "key", "ca")))
 
+    if network_value is not None:
+        network.parse(str(network_value))
     chosen_transport = settings.transport(transport_value, transport_source)
     chosen_timeout = None if timeout_value is None else settings.seconds(timeout_value, timeout_source)
 
@@ -217,6 +222,7 @@ def read_environment(
         tls=tls,
         compare_shapes=read_compare_shapes(compare_shapes, variables),
         patience=None if patience_value is None else settings.seconds(patience_value, patience_source),
+        network="" if network_value is None else str(network_value),
     )
 
 

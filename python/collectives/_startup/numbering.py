@@ -49,15 +49,26 @@ def number_ranks(host: Sequence[int], replicas: Sequence[int | None]) -> list[li
     return ranks
 
 
-def is_crowded(infos: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether some machine has more ranks than cores. The cores of ranks that are bound to cores add up.
+def machines(infos: Sequence[Mapping[str, Any]], ranks: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """For each rank the index of its machine, and for each machine how many cores its ranks may use.
+
+    The cores of ranks that are bound to cores add up.
 
     Args:
-        infos: for each process its "machine", "cores" (their numbers) and "replicas".
+        infos: for each process its "machine" and "cores" (their numbers).
+        ranks: of each process.
     """
     cores: dict[str, set[int]] = {}
-    ranks: Counter[str] = Counter()
     for info in infos:
         cores.setdefault(info["machine"], set()).update(info["cores"])
-        ranks[info["machine"]] += info["replicas"] or 1
-    return any(count > len(cores[name]) for name, count in ranks.items())
+    index = {name: number for number, name in enumerate(cores)}
+    machine = [0] * sum(map(len, ranks))
+    for info, numbers in zip(infos, ranks, strict=True):
+        for rank in numbers:
+            machine[rank] = index[info["machine"]]
+    return machine, [len(found) for found in cores.values()]
+
+
+def is_crowded(machine: Sequence[int], cores: Sequence[int]) -> bool:
+    """Whether some machine has more ranks than cores. Arguments as `machines` returns them."""
+    return any(count > cores[index] for index, count in Counter(machine).items())

@@ -1,0 +1,14 @@
+// The network between the hosts of a job, as all ranks know it alike.
+#pragma once
+
+#include <cstdint>
+
+namespace collectives {
+
+// Every host has one port, which its ranks share, with this rate in each direction.
+struct Network {
+  std::int64_t bytes_per_ms = 1'250'000;  // 10 Gbit/s
+  std::int64_t latency_ns = 20'000;       // from one host to another, without the work of the two processors
+};
+
+}  // namespace collectives

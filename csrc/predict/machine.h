@@ -1,0 +1,36 @@
+// What the simulation of schedules knows of the machines and the network of a job.
+//
+// All numbers are integers and the same on all ranks, so all find the same times and choose the same algorithm. Nothing
+// is measured inside a job: choices, and with them the bits of results, stay the same from run to run.
+#pragma once
+
+#include <cstdint>
+
+#include "core/network.h"
+#include "core/topology.h"
+
+namespace collectives {
+
+// Picoseconds: at 400 Gbit/s a byte takes 20.
+using Picoseconds = std::int64_t;
+inline constexpr Picoseconds kNanosecond = 1000;
+inline constexpr Picoseconds kMicrosecond = 1000 * kNanosecond;
+
+// What a rank's thread does for data, as measured on the machine of docs/performance.md between network namespaces;
+// ratios matter, since the same costs are part of all candidates.
+struct ProcessorCosts {
+  Picoseconds send_message = 4 * kMicrosecond;     // a system call that sends
+  Picoseconds receive_message = 5 * kMicrosecond;  // waking up and a system call that receives
+  Picoseconds send_byte = 130;                     // through the kernel
+  Picoseconds receive_byte = 200;
+  Picoseconds mapped_message = kMicrosecond / 2;  // between ranks that share memory: through cells, copied in and out
+  Picoseconds mapped_byte = 60;
+  Picoseconds copy_byte = 40;
+  Picoseconds reduce_byte = 50;  // of each source
+  Picoseconds step = 60 * kNanosecond;
+  // A rank that waited goes on. With more ranks than cores that is a change of threads.
+  Picoseconds resume = 200 * kNanosecond;
+  Picoseconds resume_crowded = 3 * kMicrosecond;
+};
+
+}  // namespace collectives

@@ -1,0 +1,149 @@
+#include "predict/selector.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "predict/simulation.h"
+#include "schedule/schedule.h"
+
+namespace collectives {
+namespace {
+
+constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::max();
+
+// From this length on, time grows by as much for each further byte, so it is not simulated but drawn out as a line
+// through this length and half of it.
+constexpr std::int64_t kMostSimulatedBytes = 8 << 20;
+
+// What a rank gives or gets, whichever is more.
+std::int64_t bytes_of_rank(const Problem& problem, int size) {
+  return problem.collective == Collective::kAllToAll ? problem.bytes() / size : problem.bytes();
+}
+
+// Sizes of one class differ by a quarter at most, and are taken for the largest of them.
+std::int64_t size_class(std::int64_t bytes) {
+  if (bytes <= 8) {
+    return bytes == 0 ? 0 : 8;
+  }
+  const auto size = static_cast<std::uint64_t>(bytes);
+  const std::uint64_t quarter = std::bit_floor(size) / 4;
+  return static_cast<std::int64_t>((size + quarter - 1) / quarter * quarter);
+}
+
+}  // namespace
+
+Problem even_problem(Collective collective, std::int64_t bytes, int root, int size) {
+  Problem problem;
+  problem.collective = collective;
+  problem.root = root;
+  problem.count = (bytes + problem.element() - 1) / problem.element();
+  if (is_vector(collective)) {
+    const std::int64_t part = (problem.count + size - 1) / size;
+    const std::int64_t parts = std::int64_t{size} * (collective == Collective::kAllToAll ? size : 1);
+    problem.counts.assign(static_cast<std::size_t>(parts), part);
+    problem.count = part * parts;
+  }
+  return problem;
+}
+
+const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
+  const Key key{problem.collective, problem.memory, deterministic, problem.root,
+                size_class(bytes_of_rank(problem, topology_.size))};
+  const auto known = simulates() ? chosen_.find(key) : chosen_.end();
+  if (known != chosen_.end() && known->second->unsupported(problem, topology_).empty()) {
+    return *known->second;
+  }
+  std::vector<const Algorithm*> candidates;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective == problem.collective && algorithm.unsupported(problem, topology_).empty() &&
+        (!deterministic || algorithm.determinism == Determinism::kCanonical)) {
+      candidates.push_back(&algorithm);
+    }
+  }
+  if (candidates.empty()) {
+    throw std::logic_error("no algorithm for " + std::string(name(problem.collective)));
+  }
+  if (candidates.size() == 1) {
+    return *candidates[0];
+  }
+  // What is likely to be fast comes first: then most others need not be simulated to their end.
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const Algorithm* a, const Algorithm* b) {
+    return a->cost(problem, topology_, costs_) < b->cost(problem, topology_, costs_);
+  });
+  const Algorithm* best = candidates[0];
+  if (simulates()) {
+    Picoseconds least = kNever;
+    for (const Algorithm* candidate : candidates) {
+      if (const Picoseconds time = predict(*candidate, problem, least).time; time < least) {
+        least = time;
+        best = candidate;
+      }
+    }
+    if (known == chosen_.end()) {
+      chosen_.emplace(key, best);
+    }
+  }
+  return *best;
+}
+
+std::vector<Prediction> Selector::predictions(const Problem& problem) const {
+  std::vector<Prediction> all;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != problem.collective) {
+      continue;
+    }
+    if (const std::string_view reason = algorithm.unsupported(problem, topology_); !reason.empty()) {
+      all.push_back({&algorithm, reason, kNever, 0, 0});
+    } else {
+      all.push_back(predict(algorithm, problem, kNever));
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Prediction& a, const Prediction& b) { return a.time < b.time; });
+  return all;
+}
+
+Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const {
+  if (!simulates()) {
+    const double us = algorithm.cost(problem, topology_, costs_);
+    return {&algorithm, {}, static_cast<Picoseconds>(us * static_cast<double>(kMicrosecond)), 0, 0};
+  }
+  const std::int64_t bytes = size_class(bytes_of_rank(problem, topology_.size));
+  if (bytes <= kMostSimulatedBytes) {
+    return simulate(algorithm, problem, bytes, most);
+  }
+  const Prediction half = simulate(algorithm, problem, kMostSimulatedBytes / 2, most);
+  if (half.time >= most) {
+    return half;
+  }
+  const Prediction whole = simulate(algorithm, problem, kMostSimulatedBytes, kNever);
+  const auto drawn_out = [&](Picoseconds a, Picoseconds b) {
+    const auto further = static_cast<double>(bytes - kMostSimulatedBytes) / (kMostSimulatedBytes / 2.0);
+    return b + static_cast<Picoseconds>(further * static_cast<double>(std::max<Picoseconds>(0, b - a)));
+  };
+  return {&algorithm,
+          {},
+          drawn_out(half.time, whole.time),
+          drawn_out(half.wire, whole.wire),
+          drawn_out(half.processor, whole.processor)};
+}
+
+Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes,
+                              Picoseconds most) const {
+  // Of one dtype, so that the choice does not depend on which call of a class comes first.
+  Problem like = even_problem(problem.collective, bytes, problem.root, topology_.size);
+  like.memory = problem.memory;
+  std::vector<Schedule> schedules;
+  schedules.reserve(static_cast<std::size_t>(topology_.size));
+  Topology of_rank = topology_;
+  for (int rank = 0; rank < topology_.size; ++rank) {
+    of_rank.rank = rank;
+    schedules.push_back(algorithm.build(like, of_rank, Limits()));
+  }
+  const Simulated result = Simulation(schedules, topology_, network_).run(most);
+  return {&algorithm, {}, result.time, result.wire, result.processor};
+}
+
+}  // namespace collectives

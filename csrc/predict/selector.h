@@ -1,0 +1,70 @@
+// Which algorithm a call uses where the caller leaves that open, and what is expected of each.
+//
+// Ranks of one host: caches decide, so the formulas of the algorithms do, with measured constants (Algorithm::cost).
+// Ranks of several hosts: the schedules of all ranks are run in virtual time (Simulation), for each algorithm that
+// applies, and the fastest is taken. That is done once for each class of sizes. From kMostSimulated ranks on that would
+// take too long, and the formulas decide there, too.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "core/network.h"
+#include "core/topology.h"
+#include "predict/machine.h"
+#include "schedule/algorithm.h"
+
+namespace collectives {
+
+struct Prediction {
+  const Algorithm* algorithm = nullptr;
+  std::string_view unsupported;  // why it cannot be used here; no times then
+  Picoseconds time = 0;
+  Picoseconds wire = 0;       // that the busiest port of a host carries bytes; 0 where a formula was asked
+  Picoseconds processor = 0;  // that the thread of the slowest rank works; as above
+};
+
+// A call of so many bytes with parts of equal length. bytes: what a rank gives or gets, whichever is more.
+Problem even_problem(Collective collective, std::int64_t bytes, int root, int size);
+
+class Selector {
+ public:
+  static constexpr int kMostSimulated = 64;
+
+  Selector(const Topology& topology, const CostModel& costs, const Network& network)
+      : topology_(topology), costs_(costs), network_(network) {}
+
+  // The algorithm for a call. deterministic: only those whose order of operands does not depend on the size.
+  const Algorithm& choose(const Problem& problem, bool deterministic);
+
+  // All algorithms of the collective, fastest first, those that cannot be used last.
+  std::vector<Prediction> predictions(const Problem& problem) const;
+
+  // Whether schedules are simulated here, rather than formulas asked.
+  bool simulates() const { return !topology_.all_mapped() && topology_.size <= kMostSimulated; }
+
+ private:
+  // Calls with the same key get the same algorithm.
+  struct Key {
+    Collective collective;
+    MemoryKind memory;
+    bool deterministic;
+    int root;
+    std::int64_t bytes;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  // `most`: later than that does not matter; the time may then be cut off.
+  Prediction predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const;
+  Prediction simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes, Picoseconds most) const;
+
+  const Topology& topology_;
+  const CostModel costs_;
+  const Network network_;
+  std::map<Key, const Algorithm*> chosen_;
+};
+
+}  // namespace collectives

@@ -1,0 +1,304 @@
+#include "predict/simulation.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace collectives {
+namespace {
+
+// What a port sends at a time of one stream before it is the turn of another.
+constexpr std::int64_t kPiece = 64 << 10;
+// Even a message of no bytes is a frame with its headers.
+constexpr std::int64_t kFrame = 80;
+// Until a rank sees what another one has written into memory that they share.
+constexpr Picoseconds kSeen = 150 * kNanosecond;
+
+Picoseconds wire_byte(const Network& network) {
+  constexpr std::int64_t kPicosecondsPerMs = 1'000'000'000;
+  return std::max<Picoseconds>(1, kPicosecondsPerMs / std::max<std::int64_t>(1, network.bytes_per_ms));
+}
+
+}  // namespace
+
+Simulation::Simulation(const std::vector<Schedule>& schedules, const Topology& topology, const Network& network)
+    : topology_(topology), latency_(network.latency_ns * kNanosecond), wire_byte_(wire_byte(network)) {
+  const int hosts = 1 + *std::max_element(topology.host.begin(), topology.host.end());
+  out_.resize(static_cast<std::size_t>(hosts));
+  in_.resize(static_cast<std::size_t>(hosts));
+  machine_ = topology.machine.empty() ? topology.host : topology.machine;
+  const int machines = 1 + *std::max_element(machine_.begin(), machine_.end());
+  std::vector<int> sharing(static_cast<std::size_t>(machines), 0);
+  for (const int m : machine_) {
+    ++sharing[static_cast<std::size_t>(m)];
+  }
+  for (std::size_t m = 0; m < sharing.size(); ++m) {
+    const int cores = m < topology.cores.size() ? std::min(topology.cores[m], sharing[m]) : sharing[m];
+    cores_.emplace_back(static_cast<std::size_t>(std::max(1, cores)), 0);
+    crowded_.push_back(cores < sharing[m]);
+  }
+  ranks_.resize(schedules.size());
+  for (std::size_t r = 0; r < schedules.size(); ++r) {
+    ranks_[r].schedule = &schedules[r];
+    ranks_[r].end = schedules[r].steps.size();
+  }
+}
+
+Simulated Simulation::run(Picoseconds most) {
+  unfinished_ = static_cast<int>(ranks_.size());
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    at(0, What::kRank, static_cast<int>(r));
+  }
+  Simulated result;
+  while (unfinished_ > 0) {
+    if (to_come_.empty()) {
+      throw std::logic_error("in virtual time, " + std::to_string(unfinished_) + " ranks wait for each other for ever");
+    }
+    const Event event = to_come_.top();
+    to_come_.pop();
+    now_ = event.at;
+    if (now_ > most) {
+      result.cut_off = true;
+      break;
+    }
+    switch (event.what) {
+      case What::kRank:
+        go_on(event.index);
+        break;
+      case What::kSent:
+        queue_piece(event);
+        break;
+      case What::kPortFree:
+        send_from(event.index);
+        break;
+      case What::kHead: {
+        const Stream& stream = streams_[static_cast<std::size_t>(event.index)];
+        Port& port = in_[static_cast<std::size_t>(topology_.host[static_cast<std::size_t>(stream.to)])];
+        port.free_at = std::max(now_, port.free_at) + on_wire(event.bytes);
+        port.busy += on_wire(event.bytes);
+        at(port.free_at, What::kArrival, event.index, event.bytes, event.last);
+        break;
+      }
+      case What::kArrival:
+        arrive(event);
+        break;
+    }
+  }
+  result.time = now_;
+  for (const auto* ports : {&out_, &in_}) {
+    for (const Port& port : *ports) {
+      result.wire = std::max(result.wire, port.busy);
+    }
+  }
+  result.processor = slowest_ >= 0 ? ranks_[static_cast<std::size_t>(slowest_)].works : 0;
+  return result;
+}
+
+void Simulation::at(Picoseconds when, What what, int index, std::int64_t bytes, bool last) {
+  to_come_.push({when, events_++, what, last, index, bytes});
+}
+
+Picoseconds Simulation::work(int rank, Picoseconds time) {
+  auto& cores = cores_[static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)])];
+  Picoseconds& core = *std::min_element(cores.begin(), cores.end());
+  core = std::max(core, now_) + time;
+  ranks_[static_cast<std::size_t>(rank)].works += time;
+  at(core, What::kRank, rank);
+  return core;
+}
+
+void Simulation::go_on(int rank) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  while (r.next < r.end || r.working) {
+    if (r.working) {
+      const Step& done = r.schedule->steps[r.next];
+      if (done.kind == StepKind::kSend && r.sent < done.length) {
+        send_piece(rank, done);
+        return;
+      }
+      r.working = false;
+      leave(rank, done);
+      continue;
+    }
+    const Step& step = r.schedule->steps[r.next];
+    const bool ready = sees(r, step) && (step.kind != StepKind::kAwait || r.missing == 0);
+    if (!ready) {
+      if (!r.inbox.empty()) {
+        take_in(rank);
+      } else {
+        r.blocked = true;
+      }
+      return;
+    }
+    if (begin(rank, step)) {
+      r.working = true;
+      return;
+    }
+    leave(rank, step);
+  }
+  --unfinished_;
+  slowest_ = rank;
+}
+
+// Whether the step takes time on a core, which then has been given to it.
+bool Simulation::begin(int rank, const Step& step) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  switch (step.kind) {
+    case StepKind::kCopy:
+    case StepKind::kRead:
+      work(rank, costs_.step + step.length * costs_.copy_byte * step.destinations.count);
+      return true;
+    case StepKind::kReduce:
+      work(rank, costs_.step + step.length * costs_.reduce_byte * step.sources.count);
+      return true;
+    case StepKind::kSend:
+      r.sent = 0;
+      send_piece(rank, step);
+      return true;
+    case StepKind::kReceive:
+    case StepKind::kReceiveReduce: {
+      Stream& stream = streams_[static_cast<std::size_t>(stream_of(step.peer, rank))];
+      stream.reduces.push_back(step.kind == StepKind::kReceiveReduce);
+      r.missing += static_cast<std::int64_t>(stream.reduces.size()) > stream.arrived ? 1 : 0;
+      return false;
+    }
+    case StepKind::kLoop:
+      r.loop = r.next;
+      r.iteration = 0;
+      return false;
+    case StepKind::kChoose:
+      r.end = static_cast<std::size_t>(step.length);
+      return false;
+    default:
+      return false;
+  }
+}
+
+void Simulation::leave(int rank, const Step& step) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  for (const FlagRef& flag : r.schedule->signals(step)) {
+    flags_.insert(key(r, flag));
+  }
+  if (step.signals.count > 0) {
+    for (std::size_t other = 0; other < ranks_.size(); ++other) {
+      Rank& o = ranks_[other];
+      if (o.blocked && topology_.mapped(rank, static_cast<int>(other)) && o.schedule->steps[o.next].waits.count > 0 &&
+          sees(o, o.schedule->steps[o.next])) {
+        resume(static_cast<int>(other), kSeen);
+      }
+    }
+  }
+  if (step.kind == StepKind::kEndLoop && ++r.iteration < r.schedule->steps[r.loop].length) {
+    r.next = r.loop + 1;
+    return;
+  }
+  r.iteration = step.kind == StepKind::kEndLoop ? 0 : r.iteration;
+  ++r.next;
+}
+
+bool Simulation::sees(const Rank& rank, const Step& step) const {
+  const auto flags = rank.schedule->waits(step);
+  return std::all_of(flags.begin(), flags.end(), [&](const FlagRef& flag) { return flags_.contains(key(rank, flag)); });
+}
+
+std::uint64_t Simulation::key(const Rank& rank, const FlagRef& flag) {
+  const std::uint64_t chunk =
+      flag.flag == kHeaderFlag ? 0 : static_cast<std::uint64_t>(std::int64_t{flag.chunk} + rank.iteration);
+  return chunk << 24 | std::uint64_t{flag.flag} << 16 | flag.member;
+}
+
+void Simulation::resume(int rank, Picoseconds seen) {
+  ranks_[static_cast<std::size_t>(rank)].blocked = false;
+  const bool crowded = crowded_[static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)])];
+  work(rank, seen + (crowded ? costs_.resume_crowded : costs_.resume));
+}
+
+int Simulation::stream_of(int from, int to) {
+  const std::uint64_t pair = static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(to);
+  const auto [found, is_new] = stream_of_pair_.try_emplace(pair, static_cast<int>(streams_.size()));
+  if (is_new) {
+    Stream& stream = streams_.emplace_back();
+    stream.from = from;
+    stream.to = to;
+    stream.mapped = topology_.mapped(from, to);
+  }
+  return found->second;
+}
+
+void Simulation::send_piece(int rank, const Step& step) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  const int index = stream_of(rank, step.peer);
+  const bool mapped = streams_[static_cast<std::size_t>(index)].mapped;
+  const std::int64_t bytes = std::min(kPiece, step.length - r.sent);
+  const Picoseconds message = r.sent > 0 ? 0 : mapped ? costs_.mapped_message : costs_.send_message;
+  r.sent += bytes;
+  const Picoseconds done = work(rank, message + bytes * (mapped ? costs_.mapped_byte : costs_.send_byte));
+  at(done, mapped ? What::kArrival : What::kSent, index, bytes, r.sent == step.length);
+}
+
+// The rank's thread is done with a piece, which waits for the port of its host.
+void Simulation::queue_piece(const Event& event) {
+  Stream& stream = streams_[static_cast<std::size_t>(event.index)];
+  stream.pieces.push_back({std::max(event.bytes, kFrame), event.last});
+  const int host = topology_.host[static_cast<std::size_t>(stream.from)];
+  Port& port = out_[static_cast<std::size_t>(host)];
+  if (!stream.queued) {
+    stream.queued = true;
+    port.streams.push_back(event.index);
+  }
+  if (!port.sending) {
+    send_from(host);
+  }
+}
+
+void Simulation::send_from(int host) {
+  Port& port = out_[static_cast<std::size_t>(host)];
+  port.sending = !port.streams.empty();
+  if (!port.sending) {
+    return;
+  }
+  const int index = port.streams.front();
+  port.streams.pop_front();
+  Stream& stream = streams_[static_cast<std::size_t>(index)];
+  const Piece piece = stream.pieces.front();
+  stream.pieces.pop_front();
+  stream.queued = !stream.pieces.empty();
+  if (stream.queued) {
+    port.streams.push_back(index);
+  }
+  const Picoseconds time = on_wire(piece.bytes);
+  port.busy += time;
+  at(now_ + time, What::kPortFree, host);
+  at(now_ + latency_, What::kHead, index, piece.bytes, piece.last);
+}
+
+void Simulation::arrive(const Event& event) {
+  const Stream& stream = streams_[static_cast<std::size_t>(event.index)];
+  Rank& r = ranks_[static_cast<std::size_t>(stream.to)];
+  r.inbox.push_back(event);
+  if (r.blocked) {
+    resume(stream.to, 0);
+  }
+}
+
+// The rank, which has nothing else to do, receives all that is there.
+void Simulation::take_in(int rank) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  Picoseconds time = 0;
+  for (const Event& piece : r.inbox) {
+    Stream& stream = streams_[static_cast<std::size_t>(piece.index)];
+    const auto message = static_cast<std::size_t>(stream.arrived);
+    const bool posted = message < stream.reduces.size();
+    time += piece.bytes * (stream.mapped ? costs_.mapped_byte : costs_.receive_byte);
+    time += posted && stream.reduces[message] ? piece.bytes * costs_.reduce_byte : 0;
+    if (piece.last) {
+      time += stream.mapped ? costs_.mapped_message : costs_.receive_message;
+      ++stream.arrived;
+      r.missing -= posted ? 1 : 0;
+    }
+  }
+  r.inbox.clear();
+  work(rank, time);
+}
+
+}  // namespace collectives

@@ -1,0 +1,85 @@
+"""Schedules in virtual time: what is expected of each algorithm between hosts, and so which one is chosen."""
+
+from __future__ import annotations
+
+import pytest
+from collectives import _core
+
+GBIT = 125_000  # bytes per ms
+TWO_LEVEL = [0, 0, 1, 1, 2, 2, 3, 3]  # 4 hosts of 2 ranks
+
+
+def times(collective, nbytes, hosts, **network):
+    """By algorithm, microseconds; those that cannot be used are left out."""
+    found = _core._predictions_for(collective, nbytes, hosts=hosts, **network)
+    assert found["simulated"]
+    return {entry["algorithm"]: entry["us"] for entry in found["candidates"] if not entry["unsupported"]}
+
+
+def test_one_port_carries_what_all_ranks_of_its_host_send():
+    """Twice as many ranks on a host with the same port: everyone's own message takes twice as long."""
+    nbytes = 8 << 20
+    ring = times("all_gather", nbytes, [0, 1, 2, 3], bytes_per_ms=GBIT)["ring"]
+    wire = nbytes * 3 / 4 / GBIT * 1e3
+    assert wire <= ring <= 1.15 * wire
+    one_shot = times("all_to_all", nbytes, [0, 1], bytes_per_ms=GBIT)["one_shot"]
+    shared = times("all_to_all", nbytes, [0, 0, 1, 1], bytes_per_ms=GBIT)["one_shot"]
+    assert 1.8 <= shared / one_shot <= 2.2  # each rank sends half of its bytes to the other host either way
+
+
+def test_the_wire_bounds_every_prediction():
+    nbytes = 4 << 20
+    for algorithm, us in times("all_reduce", nbytes, TWO_LEVEL, bytes_per_ms=GBIT).items():
+        assert us >= 2 * 3 / 4 * nbytes / GBIT * 1e3 * 0.999, algorithm
+
+
+def test_a_faster_network_takes_less_and_a_slower_one_more():
+    slow = times("all_reduce", 1 << 20, TWO_LEVEL, bytes_per_ms=GBIT)
+    fast = times("all_reduce", 1 << 20, TWO_LEVEL, bytes_per_ms=25 * GBIT)
+    far = times("all_reduce", 1 << 20, TWO_LEVEL, bytes_per_ms=GBIT, latency_ns=10**7)
+    for algorithm in slow:
+        assert fast[algorithm] < slow[algorithm] < far[algorithm]
+
+
+def test_ranks_that_share_cores_take_longer():
+    apart = times("all_reduce", 4 << 20, TWO_LEVEL, bytes_per_ms=100 * GBIT)
+    together = times("all_reduce", 4 << 20, TWO_LEVEL, machine=[0] * 8, cores=[2], bytes_per_ms=100 * GBIT)
+    for algorithm in apart:
+        assert together[algorithm] > 1.5 * apart[algorithm]
+
+
+def test_times_grow_with_the_size_and_are_drawn_out_beyond_what_is_simulated():
+    last = dict.fromkeys(times("all_reduce", 0, TWO_LEVEL), 0.0)
+    for nbytes in (8, 1 << 10, 1 << 16, 1 << 20, 1 << 23, 1 << 24, 1 << 30):
+        now = times("all_reduce", nbytes, TWO_LEVEL, bytes_per_ms=GBIT)
+        assert all(now[algorithm] >= last[algorithm] for algorithm in now), nbytes
+        last = now
+    wire = 2 * 3 / 4 * 2**30 / GBIT * 1e3
+    assert min(last.values()) <= 1.25 * wire
+
+
+def test_between_hosts_with_one_port_the_two_level_form_is_chosen_for_long_arrays():
+    """The case in which counting a port for each rank chose two_shot, which takes twice as long."""
+    found = times("all_reduce", 16 << 20, TWO_LEVEL, bytes_per_ms=GBIT)
+    assert found["two_shot"] > 1.5 * found["hierarchical"]
+    assert min(found, key=found.get) != "two_shot"
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "reduce", "all_gather", "barrier", "scan"])
+def test_every_schedule_ends(collective):
+    for hosts in ([0, 1], [0, 0, 1], [0, 1, 0, 1, 2], list(range(7))):
+        for nbytes in (0, 4, 100, 70_000, 1_000_000):
+            found = times(collective, nbytes, hosts)
+            assert found
+            assert all(us > 0 for us in found.values())
+
+
+def test_on_one_host_formulas_are_asked_and_for_very_many_ranks_too():
+    assert not _core._predictions_for("all_reduce", 8, hosts=[0, 0])["simulated"]
+    assert _core._predictions_for("all_reduce", 8, hosts=[r // 8 for r in range(64)])["simulated"]
+    assert not _core._predictions_for("all_reduce", 8, hosts=[r // 8 for r in range(72)])["simulated"]
+
+
+def test_a_root_that_does_not_exist():
+    with pytest.raises(ValueError, match="root 2 is out of range: the group has ranks 0 to 1"):
+        _core._predictions_for("reduce", 8, root=2, hosts=[0, 1])
