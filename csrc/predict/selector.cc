@@ -123,11 +123,9 @@ Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem,
     const auto further = static_cast<double>(bytes - kMostSimulatedBytes) / (kMostSimulatedBytes / 2.0);
     return b + static_cast<Picoseconds>(further * static_cast<double>(std::max<Picoseconds>(0, b - a)));
   };
-  return {&algorithm,
-          {},
-          drawn_out(half.time, whole.time),
-          drawn_out(half.wire, whole.wire),
-          drawn_out(half.processor, whole.processor)};
+  const Picoseconds wire = drawn_out(half.wire, whole.wire);
+  const Picoseconds time = std::max(wire, drawn_out(half.time, whole.time));
+  return {&algorithm, {}, time, wire, drawn_out(half.processor, whole.processor)};
 }
 
 Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes,

@@ -2,8 +2,9 @@
 //
 // Ranks of one host: caches decide, so the formulas of the algorithms do, with measured constants (Algorithm::cost).
 // Ranks of several hosts: the schedules of all ranks are run in virtual time (Simulation), for each algorithm that
-// applies, and the fastest is taken. That is done once for each class of sizes. From kMostSimulated ranks on that would
-// take too long, and the formulas decide there, too.
+// applies, and the fastest is taken. That is done once for each class of sizes. With more than kMostSimulated ranks
+// that would take too long, and two ranks have nothing to share a port with and send equally much by most algorithms:
+// there the formulas decide, too.
 #pragma once
 
 #include <compare>
@@ -44,7 +45,7 @@ class Selector {
   std::vector<Prediction> predictions(const Problem& problem) const;
 
   // Whether schedules are simulated here, rather than formulas asked.
-  bool simulates() const { return !topology_.all_mapped() && topology_.size <= kMostSimulated; }
+  bool simulates() const { return !topology_.all_mapped() && topology_.size > 2 && topology_.size <= kMostSimulated; }
 
  private:
   // Calls with the same key get the same algorithm.

@@ -22,9 +22,9 @@ def test_one_port_carries_what_all_ranks_of_its_host_send():
     ring = times("all_gather", nbytes, [0, 1, 2, 3], bytes_per_ms=GBIT)["ring"]
     wire = nbytes * 3 / 4 / GBIT * 1e3
     assert wire <= ring <= 1.15 * wire
-    one_shot = times("all_to_all", nbytes, [0, 1], bytes_per_ms=GBIT)["one_shot"]
+    apart = times("all_to_all", nbytes, [0, 1, 2, 3], bytes_per_ms=GBIT)["one_shot"]
     shared = times("all_to_all", nbytes, [0, 0, 1, 1], bytes_per_ms=GBIT)["one_shot"]
-    assert 1.8 <= shared / one_shot <= 2.2  # each rank sends half of its bytes to the other host either way
+    assert 1.2 <= shared / apart <= 1.45  # half of the bytes leave a rank's host rather than 3/4, of two ranks
 
 
 def test_the_wire_bounds_every_prediction():
@@ -67,14 +67,15 @@ def test_between_hosts_with_one_port_the_two_level_form_is_chosen_for_long_array
 
 @pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "reduce", "all_gather", "barrier", "scan"])
 def test_every_schedule_ends(collective):
-    for hosts in ([0, 1], [0, 0, 1], [0, 1, 0, 1, 2], list(range(7))):
+    for hosts in ([0, 0, 1], [0, 1, 0, 1, 2], list(range(7))):
         for nbytes in (0, 4, 100, 70_000, 1_000_000):
             found = times(collective, nbytes, hosts)
             assert found
             assert all(us > 0 for us in found.values())
 
 
-def test_on_one_host_formulas_are_asked_and_for_very_many_ranks_too():
+def test_on_one_host_formulas_are_asked_and_for_two_or_very_many_ranks_too():
+    assert not _core._predictions_for("all_reduce", 8, hosts=[0, 1])["simulated"]
     assert not _core._predictions_for("all_reduce", 8, hosts=[0, 0])["simulated"]
     assert _core._predictions_for("all_reduce", 8, hosts=[r // 8 for r in range(64)])["simulated"]
     assert not _core._predictions_for("all_reduce", 8, hosts=[r // 8 for r in range(72)])["simulated"]
