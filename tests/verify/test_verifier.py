@@ -295,6 +295,10 @@ def chain(n: int, s: int, root: int) -> Links:
     return {((root + i) % n, (root + i + 1) % n): s for i in range(n - 1)}
 
 
+def chain_to_root(n: int, s: int, root: int) -> Links:
+    return {(j, i): s for i, j in chain(n, s, root)}
+
+
 def from_root(n: int, s: int, root: int) -> Links:
     return {(root, r): s for r in range(n) if r != root}
 
@@ -341,6 +345,7 @@ FORMS: dict[tuple[str, str], Form] = {
     ("broadcast", "tree"): Form(binomial, most_bits),
     ("reduce", "one_shot"): Form(to_root, lambda n: min(n - 1, 1)),
     ("reduce", "reduce_to_one"): Form(to_root, lambda n: min(n - 1, 1)),
+    ("reduce", "ring"): Form(chain_to_root, lambda n: n - 1),
     ("scan", "one_shot"): Form(upwards, lambda n: min(n - 1, 1)),
     ("scan", "pipeline"): Form(chain, lambda n: n - 1),
     ("scan", "recursive_doubling"): Form(doubling, most_bits),
