@@ -19,9 +19,7 @@
 namespace collectives {
 namespace {
 
-std::string_view unsupported(const Problem& problem, const Topology& topology) {
-  return problem.bytes() > Limits().segment_bytes ? "it is for arrays of at most 512 KiB" : needs_hosts(topology);
-}
+std::string_view unsupported(const Problem& /*problem*/, const Topology& topology) { return needs_hosts(topology); }
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
   const Placement placement(topology);

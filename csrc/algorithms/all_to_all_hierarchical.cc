@@ -17,18 +17,7 @@
 namespace collectives {
 namespace {
 
-std::int64_t longest_row(const Problem& problem, int size) {
-  std::int64_t longest = 0;
-  for (int r = 0; r < size; ++r) {
-    longest = std::max({longest, problem.input_bytes(r, size), problem.output_bytes(r, size)});
-  }
-  return longest;
-}
-
-std::string_view unsupported(const Problem& problem, const Topology& topology) {
-  return longest_row(problem, topology.size) > Limits().segment_bytes ? "it is for at most 512 KiB of a rank"
-                                                                      : needs_hosts(topology);
-}
+std::string_view unsupported(const Problem& /*problem*/, const Topology& topology) { return needs_hosts(topology); }
 
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
   const Placement placement(topology);
