@@ -1,53 +1,76 @@
 // ring broadcast: a pipeline from rank to rank.
 //
-// The root sends segments to the next rank, which passes each on as soon as it has it. n-1 latencies to fill the
-// pipeline, then S bytes over every link at the full speed of one link: the choice for long buffers over message links.
-// Before that a token goes back along the chain (no rank returns before all have entered).
+// Ranks form a chain, host by host, from the root on. The root sends segments to the next rank, which passes each on as
+// soon as it has it: n-1 latencies to fill the pipeline, then S bytes over every link and through every port once, at
+// their full speed: the choice for long buffers over message links. When the last rank has the first segment all have
+// entered, and it sends each a token, since none returns before.
 //
 // Source: the pipelined chain broadcast of MPI libraries and of NCCL.
 
-#include "schedule/algorithm.h"
+#include <algorithm>
+
+#include "schedule/placement.h"
 
 namespace collectives {
 namespace {
 
 std::string_view unsupported(const Problem& /*problem*/, const Topology& /*topology*/) { return {}; }
 
+// Hops between hosts; where there is one host, between ranks.
+int hops_of(int hosts, int size) { return hosts > 1 ? hosts - 1 : size - 1; }
+
 double cost(const Problem& problem, const Topology& topology, const CostModel& model) {
-  const LinkCost link = model.slowest(topology);
-  const double copies = topology.all_mapped() ? 2.0 : 1.0;
-  return 2.0 * (topology.size - 1) * link.latency_us * copies +
-         copies * static_cast<double>(problem.bytes()) / link.bytes_per_us;
+  const auto bytes = static_cast<double>(problem.bytes());
+  if (topology.all_mapped()) {
+    return 2 * (2.0 * (topology.size - 1) * model.mapped.latency_us + bytes / model.mapped.bytes_per_us);
+  }
+  const int hops = hops_of(Placement(topology).hosts(), topology.size);
+  const auto segment = static_cast<double>(pipeline_segment(problem.bytes(), problem.element(), hops, Limits()));
+  return topology.size * model.message.latency_us +
+         (hops * std::min(segment, bytes) + bytes) / model.message.bytes_per_us;
 }
 
 Schedule build(const Problem& problem, const Topology& topology, const Limits& limits) {
+  const Placement placement(topology);
+  const std::vector<int> chain = placement.chain(problem.root);
   const int n = topology.size;
-  const int place = (topology.rank + n - problem.root) % n;
-  const int next = (topology.rank + 1) % n;
-  const int previous = (topology.rank + n - 1) % n;
-  const bool last = place == n - 1;
-  const std::int64_t segment = limits.segment_bytes / problem.element() * problem.element();
+  const int position = placement.position(chain);
+  const int last = chain[static_cast<std::size_t>(n - 1)];
+  const std::int64_t bytes = problem.bytes();
+  const std::int64_t segment = pipeline_segment(bytes, problem.element(), hops_of(placement.hosts(), n), limits);
   ScheduleBuilder b;
-  if (!last) {
-    b.receive_token(next).await();
+  if (position == 0) {
+    b.for_chunks(bytes, segment, 0, [&](const Chunk& c) { b.send(chain[1], input(c.offset, c.stride), c.bytes); });
+    b.copy(input(0), {output(0)}, bytes);
+    b.receive_token(last).await();
+    return b.build_messages();
   }
-  if (place != 0) {
-    b.send_token(previous);
-    b.for_chunks(problem.bytes(), segment, 0, [&](const Chunk& c) {
-      b.receive(previous, output(c.offset, c.stride), c.bytes);
-      if (!last) {
-        b.await().send(next, output(c.offset, c.stride), c.bytes);
-      }
+  const int previous = chain[static_cast<std::size_t>(position - 1)];
+  if (position < n - 1) {
+    b.for_chunks(bytes, segment, 0, [&](const Chunk& c) {
+      b.receive(previous, output(c.offset, c.stride), c.bytes).await();
+      b.send(chain[static_cast<std::size_t>(position + 1)], output(c.offset, c.stride), c.bytes);
     });
-    if (last) {
+    b.receive_token(last).await();
+    return b.build_messages();
+  }
+  const auto send_tokens = [&] {
+    for (int i = 0; i < n - 1; ++i) {
+      b.send_token(chain[static_cast<std::size_t>(i)]);
+    }
+  };
+  if (n == 2) {
+    send_tokens();
+  }
+  b.for_chunks(bytes, segment, 1, [&](const Chunk& c) {
+    b.receive(previous, output(c.offset, c.stride), c.bytes);
+    if (c.index == 0 && n > 2) {
       b.await();
+      send_tokens();
     }
-  } else {
-    if (!last) {
-      b.for_chunks(problem.bytes(), segment, 0,
-                   [&](const Chunk& c) { b.send(next, input(c.offset, c.stride), c.bytes); });
-    }
-    b.copy(input(0), {output(0)}, problem.bytes());
+  });
+  if (n == 2 || bytes > segment) {
+    b.await();
   }
   return b.build_messages();
 }

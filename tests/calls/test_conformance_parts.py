@@ -297,5 +297,5 @@ def test_outputs_over_inputs(group: Any) -> None:
 def test_every_algorithm_of_the_registry_is_among_them(pools: Pools) -> None:
     from collectives import _core
 
-    used = set(pools.get(3, "shm").run(usable_algorithms)[0])
+    used = {found for transport in ("shm", "tcp") for found in pools.get(3, transport).run(usable_algorithms)[0]}
     assert used >= {(c, a["name"]) for c in PARTS for a in _core._algorithms(c)}
