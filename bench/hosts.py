@@ -25,35 +25,29 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import about
-import hosts_cells
 import hosts_judge
 import hosts_network
+import hosts_options
 import hosts_plot
 import peers
 import plot
 from cases import BadRequestError
-from collectives.bench.arguments import checked, number_above, whole_number
 from collectives.bench.text import format_size, number
-from hosts_cells import COLLECTIVES, PEERS, RATES, SHAPES, SIZES, Cell, Row, by_cell, cell_of, cells_of, parse_rate
+from hosts_cells import PEERS, Cell, Contender, Row, by_cell, cell_of
 from hosts_measure import Failure, Shape, contenders_of
+from hosts_options import DURATION
 from hosts_ranks import RanksError
 from table import grid
-from torch_step import sizes_of_floats
 
-DURATION = 0.6  # seconds of measuring for each contender of a cell
-BUDGET = 40.0  # minutes for the suite
-OVERHEAD = 1.5  # what a contender takes in all, over its seconds of measuring: checks, warming up, writing arrays
-MOST_HOSTS, MOST_RANKS = 64, 64
+LEAST_DURATION = 0.02  # for which the least number of calls is made
 _HEADER = ("hosts", "collective", "size", "", "median", "quartiles", "calls", "over wire", "predicted", "wrong")
 _LEFT = [name in ("hosts", "collective", "") for name in _HEADER]
 _WIDTHS = (13, 14, 7, 28, 7, 18, 5, 9, 9, 5)
@@ -61,10 +55,10 @@ _WIDTHS = (13, 14, 7, 28, 7, 18, 5, 9, 9, 5)
 
 def main() -> int:
     """The command line."""
-    parser = _parser()
+    parser = hosts_options.parser(__doc__ or "")
     a = parser.parse_args()
     try:
-        _check(a)
+        hosts_options.check(a)
         if a.judge:
             runs = [_read(file)["rows"] for file in a.judge]
             print(hosts_judge.as_text(hosts_judge.judge(runs)))
@@ -82,96 +76,6 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bench/hosts.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--hosts", type=_up_to("hosts", MOST_HOSTS), help="number of hosts (default 2)")
-    add("--ranks", type=_up_to("ranks", MOST_RANKS), help="on each host (default 2)")
-    add("--rate", type=_rate, help="of each port in each direction: 1gbit, 100mbit, unlimited (default 1gbit)")
-    add("--sizes", type=sizes_of_floats, metavar="SIZE[,SIZE]", help="as 8, 1K or 4M (default 8,8K,256K,4M)")
-    add("--collective", type=_collectives, metavar="NAME[,NAME]|all", help="default all_reduce")
-    add("--algorithm", metavar="NAME[,NAME]|all|auto", help="default auto; all: auto, and every one that applies")
-    add("--suite", action="store_true", help="measure the whole grid, and judge what is asked of it")
-    add("--budget", type=number_above(0), default=BUDGET, help="minutes that the suite may take (default %(default)g)")
-    add("--anew", action="store_true", help="measure the suite again from the start, whatever the file of --json has")
-    add("--judge", nargs="+", type=Path, metavar="FILE", help="judge, and draw the first of, these files of --json")
-    add("--duration", type=number_above(0), help=f"seconds for each contender of a cell (default {DURATION:g})")
-    add("--vs", type=_peers, metavar="PEER[=DIR][,PEER]|none", help="default: gloo and openmpi, where installed")
-    add("--json", type=Path, metavar="FILE", help="write the rows there")
-    add("--plot", type=Path, metavar="FILE", help="draw time against size (needs matplotlib), a file for each setting")
-    return parser
-
-
-def _up_to(what: str, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = whole_number(1)(text)
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{value} {what}; at most {most} are accepted")
-        return value
-
-    return read
-
-
-def _rate(text: str) -> str:
-    """The text: None, which stands for an unlimited port, would look like an option that is missing."""
-    checked(lambda given: parse_rate(given) or 0)(text)
-    return text
-
-
-def _collectives(text: str) -> list[str]:
-    names = list(COLLECTIVES) if text == "all" else text.split(",")
-    for name in names:
-        if name not in COLLECTIVES:
-            raise argparse.ArgumentTypeError(f"{name!r} is no collective; there are all, {', '.join(COLLECTIVES)}")
-    return names
-
-
-def _peers(text: str) -> dict[str, Path | None]:
-    if text == "none":
-        return {}
-    found = {}
-    for part in text.split(","):
-        name, _, directory = part.partition("=")
-        if name not in PEERS:
-            raise argparse.ArgumentTypeError(f"{name!r} is no peer between hosts; there are none, {', '.join(PEERS)}")
-        found[name] = Path(directory).expanduser().absolute() if directory else None
-    return found
-
-
-def _check(a: argparse.Namespace) -> None:
-    """Raises BadRequestError, NoPlotError."""
-    given = [name for name in ("hosts", "ranks", "rate", "sizes", "collective", "algorithm") if getattr(a, name)]
-    if a.suite and given:
-        raise BadRequestError(f"--suite says what to measure, and so does --{given[0]}; only one of them can")
-    if a.anew and not a.suite:
-        raise BadRequestError("--anew is for --suite, which alone continues an earlier run")
-    for path in (a.json, a.plot):
-        if path is not None and not os.access(path.absolute().parent, os.W_OK):
-            raise BadRequestError(f"{path} cannot be written: no such folder, or no permission")
-    if a.plot:
-        plot.check_possible(a.plot)
-    known = {name for collective in a.collective or ["all_reduce"] for name in hosts_cells.algorithms(collective)}
-    for name in _names(a):
-        if name not in (*known, "all", "auto"):
-            accepted = ", ".join(("all", "auto", *sorted(known)))
-            raise BadRequestError(f"--algorithm: {name!r} is no algorithm of these; there are {accepted}")
-
-
-def _names(a: argparse.Namespace) -> list[str]:
-    return ["all"] if a.suite else list(dict.fromkeys((a.algorithm or "auto").split(",")))
-
-
-def _grid(a: argparse.Namespace) -> list[Cell]:
-    if a.suite:
-        return cells_of(SHAPES, RATES, COLLECTIVES, SIZES)
-    shape = (a.hosts or 2, a.ranks or 2)
-    if shape == (1, 1):
-        raise BadRequestError("one rank on one host has nobody to talk to")
-    return cells_of([shape], [parse_rate(a.rate or "1gbit")], a.collective or ["all_reduce"], a.sizes or SIZES)
 
 
 def _found_peers(wanted: dict[str, Path | None] | None) -> dict[str, Path]:
@@ -228,6 +132,35 @@ class Results:
             new.replace(self._file)
 
 
+class Clock:
+    """How long contenders are measured, so that all of them fit into a time.
+
+    Args:
+        most: seconds for each.
+        total: seconds for all, with starting, checks and warming up; None: as long as it takes.
+    """
+
+    def __init__(self, most: float, total: float | None) -> None:
+        self._most, self._total = most, total
+        self._begin = time.monotonic()
+        self._contenders, self._planned = 0, 0.0
+
+    def duration(self, waiting: int) -> float | None:
+        """Seconds for the next, if so many wait; None where no time is left."""
+        if self._total is None:
+            return self._most
+        passed = time.monotonic() - self._begin
+        if passed >= self._total:
+            return None
+        besides = max(0.0, passed - self._planned) / max(1, self._contenders)
+        return max(LEAST_DURATION, min(self._most, (self._total - passed) / waiting - besides))
+
+    def spent(self, contenders: int, duration: float) -> None:
+        """So many contenders were measured for so long each."""
+        self._contenders += contenders
+        self._planned += contenders * duration
+
+
 def _read(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -239,10 +172,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _run(a: argparse.Namespace) -> int:
-    cells = _grid(a)
+    cells = hosts_options.cells(a)
     print(about.first_line())
     found = _found_peers(a.vs)
-    plan = {cell: contenders_of(cell, _names(a), found) for cell in cells}
+    plan = {cell: contenders_of(cell, hosts_options.names(a), found) for cell in cells}
     results = Results(a.json, resumed=a.suite and not a.anew)
     done = by_cell(results.rows)
     waiting = [cell for cell in cells if not set(plan[cell][0]) <= set(done.get(cell, ()))]
@@ -255,11 +188,12 @@ def _run(a: argparse.Namespace) -> int:
     if len(waiting) < len(cells):
         print(f"# {len(cells) - len(waiting)} of {len(cells)} cells are in {a.json}, and are not measured again")
     print(f"# hosts x ranks on each; {a.duration or DURATION:g} seconds for each contender of a cell\n", flush=True)
-    end = time.monotonic() + 60 * a.budget if a.suite else None
+    clock = Clock(a.duration or DURATION, 60 * a.budget if a.suite else None)
     with _terminated_in_order():
-        failures, left = _measure(waiting, plan, found, results, a.duration or DURATION, end)
-    for cell in left:
-        print(f"# not measured within {a.budget:g} minutes: {_place(cell)}; the same command goes on")
+        failures, left = _measure(waiting, plan, found, results, clock)
+    if left:
+        print(f"# {len(left)} cells are not measured within {a.budget:g} minutes, from {_place(left[0])} on", end="")
+        print("; the same command goes on there" if a.json else "")
     for failure in failures:
         print(f"# failed: {_place(failure.cell)}, {failure.contender}: {failure.reason}")
     asked = set(cells)
@@ -279,11 +213,10 @@ def _draw(rows: list[Row], path: Path | None) -> None:
 
 def _measure(
     cells: list[Cell],
-    plan: dict[Cell, tuple[list[Any], dict[str, str]]],
+    plan: dict[Cell, tuple[list[Contender], dict[str, str]]],
     found: dict[str, Path],
     results: Results,
-    duration: float,
-    end: float | None,
+    clock: Clock,
 ) -> tuple[list[Failure], list[Cell]]:
     """Measures the cells, shape by shape, until the time is up. Returns what failed, and the cells that are left."""
     failures: list[Failure] = []
@@ -295,14 +228,11 @@ def _measure(
             here = [cell for cell in left if (cell.setting.hosts, cell.setting.ranks) == (hosts, ranks)]
             with Shape(hosts, ranks, found, Path(folder)) as shape:
                 for cell in here:
-                    seconds = duration
-                    if end is not None:
-                        rest = end - time.monotonic()
-                        if rest <= 0:
-                            return failures + shape.failures, left
-                        contenders = sum(len(plan[cell][0]) for cell in left)
-                        seconds = min(duration, rest / contenders / OVERHEAD)
+                    seconds = clock.duration(sum(len(plan[cell][0]) for cell in left))
+                    if seconds is None:
+                        return failures + shape.failures, left
                     rows = shape.measure(cell, plan[cell][0], seconds)
+                    clock.spent(len(plan[cell][0]), seconds)
                     results.add(rows)
                     left.remove(cell)
                     print(_rows_as_text(rows, with_header=first), flush=True)
@@ -319,7 +249,7 @@ def _rows_as_text(rows: list[Row], with_header: bool) -> str:
     lines: list[tuple[str, ...]] = [_HEADER, ("", "", "", "", "us", "us", "", "", "us", "")] if with_header else []
     for row in rows:
         cell, low_high = cell_of(row), row["time_us_quartiles"]
-        label = row["peer"] or row["algorithm"]
+        label = str(Contender(row["peer"], row["algorithm"]))
         lines.append(
             (
                 *(str(cell.setting), cell.collective, format_size(cell.size)),

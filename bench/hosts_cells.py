@@ -84,13 +84,15 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """One algorithm of ours, or a peer as it chooses by itself ("default")."""
+    """One algorithm of ours, or a peer in one of the ways in which it is measured."""
 
     peer: str | None
     algorithm: str
 
     def __str__(self) -> str:
-        return self.peer or self.algorithm
+        if self.peer is None:
+            return self.algorithm
+        return self.peer if self.algorithm == "default" else f"{self.peer} ({self.algorithm})"
 
 
 AUTO = Contender(None, "auto")

@@ -74,21 +74,26 @@ class Verdict:
         return len(self.cells) - len(self.lost) >= self.line.part * len(self.cells)
 
 
-def _fastest(times: Times, contenders: list[Contender]) -> Against | None:
-    found = [(float(times[contender]["time_us"]), str(contender)) for contender in contenders if contender in times]
+def _fastest(times: Times, peers: Sequence[str | None]) -> Against | None:
+    """The fastest contender of these peers; None is this library, without "auto"."""
+    found = [
+        (float(row["time_us"]), str(contender))
+        for contender, row in times.items()
+        if contender.peer in peers and contender != AUTO
+    ]
     return min(found, default=None)
 
 
 def _best_algorithm(cell: Cell, times: Times) -> Against | None:
-    return _fastest(times, [contender for contender in times if contender.peer is None and contender != AUTO])
+    return _fastest(times, [None])
 
 
 def _faster_peer(cell: Cell, times: Times) -> Against | None:
-    return _fastest(times, [Contender(name, "default") for name in PEERS])
+    return _fastest(times, PEERS)
 
 
 def _gloo_if_small(cell: Cell, times: Times) -> Against | None:
-    return _fastest(times, [Contender("gloo", "default")]) if cell.size <= 8 * K else None
+    return _fastest(times, ["gloo"]) if cell.size <= 8 * K else None
 
 
 def _wire_if_large(cell: Cell, times: Times) -> Against | None:

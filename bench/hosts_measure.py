@@ -15,10 +15,13 @@ import numpy as np
 from hosts_cells import AUTO, Cell, Contender, Row, algorithms, unsupported
 from hosts_network import Ports
 from hosts_ranks import Ranks, RanksError
+from peers import openmpi
 
 ROUNDS = 4  # of blocks: what disturbs one contender for a while is to disturb all
-LEAST, MOST = 2, 200  # calls that count in a block
-WARMING = 3  # calls, by which it is known how many make the first block
+MOST = 200  # calls that count in a block
+# Of shorter calls the first of a block does not count: it finds what another contender has left, in caches and in the
+# windows of TCP. Of longer ones that is a small part.
+LONG = 0.05  # seconds
 
 
 @dataclasses.dataclass
@@ -74,15 +77,16 @@ class Shape:
                 continue
             with self._failing(cell, contender):
                 checked[contender] = self._check(cell, contender)
-                blocks[contender] = [self._block(cell, contender, WARMING)]
+                blocks[contender] = [self._block(cell, contender, 1)]
         for number in range(ROUNDS):
             order = [contender for contender in blocks if contender not in self._failed(cell)]
             random.Random(number).shuffle(order)
             for contender in order:
                 usual = statistics.median(blocks[contender][-1]) / 1e6
-                count = max(LEAST, min(MOST, round(duration / ROUNDS / usual)))
+                first = int(usual < LONG)
+                count = max(1 + first, min(MOST, round(duration / ROUNDS / usual)))
                 with self._failing(cell, contender):
-                    blocks[contender].append(self._block(cell, contender, count))
+                    blocks[contender].append(self._block(cell, contender, first + count)[first:])
         failed = self._failed(cell)
         return [
             _row(cell, contender, [us for block in found[1:] for us in block], checked[contender])
@@ -150,7 +154,8 @@ def contenders_of(cell: Cell, asked: list[str], peers: dict[str, Path]) -> tuple
     left_out = {name: unsupported(cell, name) for name in names if name != AUTO.algorithm}
     left_out = {name: reason for name, reason in left_out.items() if reason}
     ours = [Contender(None, name) for name in names if name not in left_out]
-    return ours + [Contender(name, "default") for name in peers], left_out
+    ways = {name: openmpi.ways_between_hosts() if name == openmpi.NAME else ["default"] for name in peers}
+    return ours + [Contender(name, way) for name in peers for way in ways[name]], left_out
 
 
 def _row(cell: Cell, contender: Contender, times: list[float], checked: dict[str, Any]) -> Row:

@@ -93,7 +93,8 @@ def _style(contender: Contender, table: dict[Cell, dict[Contender, Row]]) -> dic
         return {"color": plot.COLOURS[1], "marker": "o", "linewidth": 3.0, "alpha": 0.75}
     if contender.peer is not None:
         colour, marker = _PEERS[contender.peer]
-        return {"color": colour, "marker": marker, "linewidth": 1.8}
+        dashes = "-" if contender.algorithm == "default" else ":"
+        return {"color": colour, "marker": marker, "linewidth": 1.8, "linestyle": dashes}
     named = sorted({one.algorithm for times in table.values() for one in times if one.peer is None and one != AUTO})
     place = named.index(contender.algorithm)
     colours = [plot.COLOURS[0], *plot.COLOURS[2:]]

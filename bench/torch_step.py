@@ -105,7 +105,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def sizes_of_floats(text: str) -> list[int]:
     """Bytes of arrays of float32, from sizes with commas between them."""
-    sizes = [parse_size(part) for part in text.split(",")]
+    try:
+        sizes = [parse_size(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     wrong = [size for size in sizes if size < 4 or size % 4]
     if wrong:
         raise argparse.ArgumentTypeError(f"{wrong[0]} bytes; positive multiples of 4 are accepted")

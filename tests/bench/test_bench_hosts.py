@@ -85,6 +85,8 @@ def test_nothing_is_left_when_it_is_ended():
     [
         (["--rate", "fast"], "'fast' is no rate of a port; 1gbit, 100mbit and the like"),
         (["--rate", "0gbit"], "'0gbit' is no rate"),
+        (["--sizes", "8,many"], "'many' is not a size"),
+        (["--sizes", "8,9"], "9 bytes; positive multiples of 4"),
         (["--hosts", "65"], "65 hosts; at most 64"),
         (["--ranks", "0"], "a whole number of at least 1"),
         (["--hosts", "1", "--ranks", "1"], "nobody to talk to"),
@@ -302,6 +304,22 @@ def test_results_are_continued(bench_module, cells, tmp_path):
     file.write_text(text)
     with pytest.raises(ValueError, match=r"out\.json has results of collectives 0\.0\.1, and this is .*--anew"):
         hosts.Results(file, resumed=True)
+
+
+def test_the_time_is_divided(bench_module, monkeypatch):
+    hosts = bench_module("hosts")
+    now = 100.0
+    monkeypatch.setattr(hosts.time, "monotonic", lambda: now)
+    assert hosts.Clock(0.5, None).duration(10**6) == 0.5
+    clock = hosts.Clock(0.5, 100)
+    assert clock.duration(100) == 0.5
+    assert clock.duration(400) == 0.25
+    now += 50  # for 50 contenders, which were to take 0.25 seconds each: 0.75 go elsewhere
+    clock.spent(50, 0.25)
+    assert clock.duration(50) == pytest.approx(0.25)
+    assert clock.duration(100) == hosts.LEAST_DURATION
+    now += 50
+    assert clock.duration(1) is None
 
 
 def test_files_are_judged_and_drawn(bench_module, cells, tmp_path):
