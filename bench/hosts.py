@@ -60,7 +60,8 @@ def main() -> int:
     try:
         hosts_options.check(a)
         if a.judge:
-            runs = [_read(file)["rows"] for file in a.judge]
+            runs = [_judged(file) for file in a.judge]
+            print()
             print(hosts_judge.as_text(hosts_judge.judge(runs)))
             _draw(runs[0], a.plot)
             return 0
@@ -204,6 +205,16 @@ def _run(a: argparse.Namespace) -> int:
     wrong = sum(row["wrong"] for row in rows)
     print(f"\n{len(by_cell(rows))} of {len(cells)} cells, {len(rows)} rows, {wrong} wrong")
     return 1 if wrong or failures else 0
+
+
+def _judged(file: Path) -> list[Row]:
+    """The rows of a file, of which it says what it is."""
+    found = _read(file)
+    rows = [row for row in found["rows"] if cell_of(row) in hosts_options.GRID]
+    version, date = found["about"]["versions"]["collectives"], found["about"].get("date", "no date")
+    cells = f"{len(by_cell(rows))} of {len(hosts_options.GRID)} cells"
+    print(f"# {file}: {cells} of the grid; collectives {version}, {date}")
+    return rows
 
 
 def _draw(rows: list[Row], path: Path | None) -> None:

@@ -16,6 +16,7 @@ from torch_step import sizes_of_floats
 DURATION = 0.6  # seconds of measuring for each contender of a cell
 BUDGET = 40.0  # minutes for the suite
 MOST_HOSTS, MOST_RANKS = 64, 64
+GRID = cells_of(SHAPES, RATES, COLLECTIVES, SIZES)  # the suite
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -105,7 +106,7 @@ def names(a: argparse.Namespace) -> list[str]:
 def cells(a: argparse.Namespace) -> list[Cell]:
     """What is to be measured. Raises BadRequestError."""
     if a.suite:
-        return cells_of(SHAPES, RATES, COLLECTIVES, SIZES)
+        return GRID
     shape = (a.hosts or 2, a.ranks or 2)
     if shape == (1, 1):
         raise BadRequestError("one rank on one host has nobody to talk to")

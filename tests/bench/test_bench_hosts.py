@@ -328,6 +328,7 @@ def test_files_are_judged_and_drawn(bench_module, cells, tmp_path):
     file.write_text(json.dumps({"about": {"versions": {"collectives": "1"}}, "rows": rows}))
     run = bench("--judge", file, file, "--plot", tmp_path / "out.png")
     assert run.returncode == 0, run.stderr
+    assert run.stdout.count("out.json: 54 of 198 cells of the grid; collectives 1, no date") == 2
     assert run.stdout.count("NOT HELD: ") == 1
     pictures = sorted(tmp_path.glob("*.png"))
     assert run.stdout.count("# drawn: ") == len(pictures) == 6
