@@ -19,15 +19,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
-import functools
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import about
 import cases
 import collectives
 import limit
@@ -107,15 +104,7 @@ def _measure(config: Config, environment: Path | None, section: str, tries: int,
 
 def _save(rows: list[Row], versions: dict[str, str], config: Config, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        about = {
-            "command": " ".join(["python", *sys.argv]),
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "machine": plot.machine(),
-            "versions": {"collectives": _own_version(), "isa": _core.isa(), **versions},
-        }
-        lines = ",\n".join(map(json.dumps, rows))
-        text = f'{{"about": {json.dumps(about, indent=1)},\n"rows": [\n{lines}\n]}}\n'
-        arguments.json.write_text(text, encoding="utf-8")
+        arguments.json.write_text(about.as_json(about.this_run(versions), rows), encoding="utf-8")
     if arguments.plot:
         # Ours was measured against each peer; one line is enough.
         first = [row for row in rows if row["section"] == rows[0]["section"]]
@@ -236,23 +225,10 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             raise BadRequestError(f"{path} cannot be written: no such folder, or no permission")
 
 
-@functools.cache
-def _own_version() -> str:
-    """The version that is measured; the commit if it was built in a source tree."""
-    if collectives.__version__ != "unknown":
-        return str(collectives.__version__)
-    command = ["git", "-C", str(Path(collectives.__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return collectives.__version__
-
-
 def _print_head(config: Config, section: str) -> None:
     if section:
         print(f"\n## {section}\n")
-    where = Path(collectives.__file__).parent
-    print(f"# collectives {_own_version()} from {where}, {_core.isa()}; {plot.machine()}")
+    print(about.first_line())
     print(
         f"# {config.collective}, {config.ranks} ranks, transport {config.transport}, {config.memory} memory, "
         f"{config.duration:.2g} s per row",

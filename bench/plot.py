@@ -15,9 +15,9 @@ from collectives._distribution import install_command
 from collectives.bench.text import format_size
 
 # Distinguishable with impaired colour vision (Okabe and Ito); black is for the reference.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 _PEER_COLOUR = "#000000"
-_MARKERS = "osD^vPX*"
+MARKERS = "osD^vPX*"
 _LINES: dict[str, Any] = {"near": "-", "smt": "-.", "far": "--", "unknown": ":"}
 
 
@@ -51,9 +51,9 @@ def save(rows: list[dict[str, Any]], config: Config, path: Path) -> None:
     handles = []
     ours = 0
     for number, (peer, algorithm) in enumerate(names):
-        marker = _MARKERS[number % len(_MARKERS)]
+        marker = MARKERS[number % len(MARKERS)]
         if peer is None:
-            colour, label = _COLOURS[ours % len(_COLOURS)], algorithm
+            colour, label = COLOURS[ours % len(COLOURS)], algorithm
             ours += 1
         else:
             colour, label = _PEER_COLOUR, f"{peer} ({algorithm})"
@@ -80,14 +80,15 @@ def save(rows: list[dict[str, Any]], config: Config, path: Path) -> None:
     if len(placements) > 1:
         handles += [Line2D([], [], color="#444444", linestyle=_LINES[p], label=f"cores: {p}") for p in placements]
     for panel, what in zip(panels, ("bus bandwidth (GB/s)", "median latency (us)"), strict=True):
-        _axes(panel, what, [row["bytes"] for row in rows])
+        axes(panel, what, [row["bytes"] for row in rows])
     panels[0].legend(handles=handles, fontsize=9, loc="best")
     figure.suptitle(_title(rows, config, placements), fontsize=11)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
 
-def _axes(panel: Any, what: str, sizes: list[int]) -> None:
+def axes(panel: Any, what: str, sizes: list[int]) -> None:
+    """Sizes from left to right, and `what` upwards, both logarithmic."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     if sizes and min(sizes) > 0:

@@ -106,7 +106,7 @@ def _under_launcher(config: Config, environment: Path) -> dict[str, Any]:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=_end_with_parent,
+                    preexec_fn=end_with_parent,
                 )
             except OSError as error:
                 raise LaunchError(f"{command[0]}: {error.strerror}") from None
@@ -122,7 +122,8 @@ def _under_launcher(config: Config, environment: Path) -> dict[str, Any]:
         return _outcome(folder, process.returncode)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """What a child calls before its program runs, so that it does not outlive this process."""
     # SIGTERM, on which launchers end their ranks.
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from cases import LIMIT, NO_LIBRARIES, Config
@@ -151,9 +153,14 @@ def _label(row: Row, chosen: dict[str, str]) -> str:
     return f"{label}, {row['tensors']} tensors" if row["tensors"] > 1 else label
 
 
-def grid(lines: list[tuple[str, ...]], left: list[bool]) -> str:
-    """Lines of cells as a table; the columns that `left` names are aligned to the left."""
+def grid(lines: list[tuple[str, ...]], left: list[bool], least: Sequence[int] = ()) -> str:
+    """Lines of cells as a table; the columns that `left` names are aligned to the left.
+
+    Args:
+        least: widths of columns at least, so that tables which are printed one after the other look like one.
+    """
     widths = [max(len(line[i]) for line in lines) for i in range(len(left))]
+    widths = [max(pair) for pair in itertools.zip_longest(widths, least, fillvalue=0)]
     return "\n".join(
         "  ".join(
             cell.ljust(width) if to_left else cell.rjust(width)

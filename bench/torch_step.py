@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench/torch_step.py", description=(__doc__ or "").split("\n", maxsplit=1)[0])
     add = parser.add_argument
     add("--part", choices=PARTS, action="append", help="measure only this; may be repeated (default: all)")
-    add("--sizes", type=_sizes, default=SIZES, help="bytes of the calls, with commas (%(default)s)")
+    add("--sizes", type=sizes_of_floats, default=SIZES, help="bytes of the calls, with commas (%(default)s)")
     add("--batch", type=whole_number(1), default=128, help="samples of a step, on each rank (%(default)s)")
     add("--duration", type=number_above(0), help="seconds of measuring (default 60)")
     add("--quick", action="store_true", help="measure for one second: does it run?")
@@ -103,8 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _sizes(text: str) -> list[int]:
-    sizes = [parse_size(part) for part in text.split(",")]
+def sizes_of_floats(text: str) -> list[int]:
+    """Bytes of arrays of float32, from sizes with commas between them."""
+    try:
+        sizes = [parse_size(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     wrong = [size for size in sizes if size < 4 or size % 4]
     if wrong:
         raise argparse.ArgumentTypeError(f"{wrong[0]} bytes; positive multiples of 4 are accepted")

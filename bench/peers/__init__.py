@@ -73,7 +73,8 @@ class Peer(Protocol):
     def prepare(self, way: str, collective: str, x: Array, op: str, *out: Array) -> Callable[[], object]:
         """The collective on `x`, in place, as a function without arguments. Where LEVELS has "python".
 
-        out: one array, where the result goes, of the collectives of parts; none of the others.
+        out: one array, where the result goes, of the collectives of parts, gather and scatter; none of the others. Of
+            gather it is used on the root only, of scatter `x` is.
         """
 
     def prepare_c(self, way: str, collective: str, x: Array, op: str, *out: Array) -> CCall:

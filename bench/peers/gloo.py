@@ -114,6 +114,11 @@ def prepare(way: str, collective: str, x: Array, op: str, *out: Array) -> Callab
         return functools.partial(dist.all_gather_into_tensor, *result, tensor)
     if collective == "all_to_all":
         return functools.partial(dist.all_to_all_single, *result, tensor)
+    ranks, at_root = dist.get_world_size(), dist.get_rank() == 0
+    if collective == "gather":
+        return functools.partial(dist.gather, tensor, list(result[0].chunk(ranks)) if at_root else None)
+    if collective == "scatter":
+        return functools.partial(dist.scatter, *result, list(tensor.chunk(ranks)) if at_root else None)
     # Sum is the default, as in ours: pass only arguments that a user must write.
     keywords = {} if op == "sum" else {"op": getattr(dist.ReduceOp, _OPS[op])}
     if collective == "reduce_scatter":

@@ -100,6 +100,10 @@ def prepare(way: str, collective: str, x: Array, op: str, *out: Array, comm: Any
         return functools.partial(comm.Bcast, x)
     if collective in ("all_gather", "all_to_all"):
         return functools.partial(comm.Allgather if collective == "all_gather" else comm.Alltoall, x, *out)
+    if collective == "gather":
+        return functools.partial(comm.Gather, x, out[0] if comm.rank == 0 else None)
+    if collective == "scatter":
+        return functools.partial(comm.Scatter, x if comm.rank == 0 else None, *out)
     # Sum is the default, as in ours: pass only arguments that a user must write.
     keywords = {} if op == "sum" else {"op": getattr(MPI, _OPS[op])}
     if collective == "reduce_scatter":

@@ -73,10 +73,41 @@ def under_mpirun(
         parameters[f"btl_{shared_memory}_eager_limit"] = str(_EAGER_LIMIT)
     if crowded:
         parameters["mpi_yield_when_idle"] = "1"
+    return [*arguments, str(environment / "bin" / "python"), *program], _variables(parameters)
+
+
+def between_hosts(
+    environment: Path, hosts: list[str], ranks: int, shell: Path, network: str, program: list[str]
+) -> tuple[list[str], dict[str, str]]:
+    """The command, to be started on the first host, and the variables that start a program over hosts.
+
+    Args:
+        environment: of this peer.
+        hosts: their names.
+        ranks: on each host; they share the cores of one machine with those of all others.
+        shell: runs a command on a host, as ssh does.
+        network: that of the hosts, as "10.0.0.0/24".
+        program: a Python program and its arguments.
+    """
+    arguments = [str(environment / "bin" / "mpirun"), "-n", str(len(hosts) * ranks)]
+    arguments += ["--host", ",".join(f"{host}:{ranks}" for host in hosts)]
+    arguments += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    parameters = {"pml": "ob1", "btl": "self,sm,tcp", "btl_tcp_if_include": network, "mpi_yield_when_idle": "1"}
+    reached = {"PRTE_MCA_plm_ssh_agent": str(shell), "PRTE_MCA_prte_if_include": network}
+    return [*arguments, str(environment / "bin" / "python"), *program], _variables(parameters) | reached
+
+
+def ways_between_hosts() -> list[str]:
+    """As `ways` of `peers.Peer`. Where hosts share cores, coll/han, which is the default, takes up to five times as
+    long as coll/tuned, but not in every collective."""
+    return ["default", "coll_tuned"]
+
+
+def _variables(parameters: dict[str, str]) -> dict[str, str]:
     variables = mpi.unless_set({f"OMPI_MCA_{name}": value for name, value in parameters.items()})
     if os.geteuid() == 0:
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return [*arguments, str(environment / "bin" / "python"), *program], variables
+    return variables
 
 
 def ways(collective: str, nbytes: int, ranks: int) -> list[str]:
@@ -105,7 +136,7 @@ def _communicator(way: str) -> Any:
     if way == "default":
         return MPI.COMM_WORLD
     info = MPI.Info.Create()
-    info.Set("ompi_comm_coll_preference", "sm")
+    info.Set("ompi_comm_coll_preference", way.removeprefix("coll_"))
     return MPI.COMM_WORLD.Dup_with_info(info)
 
 

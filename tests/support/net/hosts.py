@@ -61,8 +61,8 @@ class Hosts:
 
     def add(self, name: str) -> None:
         """A namespace."""
+        self._made.append(name)  # first: a signal may end the command when it has done its work
         command("ip", "netns", "add", name)
-        self._made.append(name)
         command("ip", "-n", name, "link", "set", "lo", "up")
 
     def inside(self, host: int) -> tuple[str, ...]:
@@ -109,7 +109,15 @@ class Hosts:
 
 
 class Bridged(Hosts):
-    """Hosts on one bridge, which has a namespace of its own: host i has the device clv<i>, the bridge its port<i>."""
+    """Hosts on one bridge, which has a namespace of its own: host i has the device clv<i>, the bridge its port<i>.
+
+    Attributes:
+        like_a_cable: packets are as they are on a cable, instead of up to 64 KiB that are cut by the device.
+        burst: what a slow port lets through at once after a pause.
+    """
+
+    like_a_cable = True
+    burst = "16kb"
 
     def join(self) -> None:
         self.switch = f"{self.prefix}-s"
@@ -122,8 +130,8 @@ class Bridged(Hosts):
             command(
                 "ip", "link", "add", device, "netns", name, "type", "veth", "peer", "name", port, "netns", self.switch
             )
-            # Packets as they are on a cable, instead of up to 64 KiB that are cut by the device.
-            command("ip", "-n", name, "link", "set", device, "gso_max_segs", "1")
+            if self.like_a_cable:
+                command("ip", "-n", name, "link", "set", device, "gso_max_segs", "1")
             command("ip", "-n", name, "addr", "add", f"{self.addresses[index]}/24", "dev", device)
             self._on_switch("set", port, "master", "bridge", "up")
             command("ip", "-n", name, "link", "set", device, "up")
@@ -153,7 +161,7 @@ class Bridged(Hosts):
         for name, device in ((self.names[host], f"clv{host}"), (self.switch, f"port{host}")):
             words = ["tc", "-n", name, "qdisc", "replace" if mbit else "del", "dev", device, "root"]
             if mbit:
-                words += ["tbf", "rate", f"{mbit}mbit", "burst", "16kb", "latency", "100ms"]
+                words += ["tbf", "rate", f"{mbit}mbit", "burst", self.burst, "latency", "100ms"]
             command(*words)
 
 
@@ -176,30 +184,28 @@ def _refusal(tools: Sequence[str], probe: Sequence[Sequence[str]]) -> str | None
     return None
 
 
+_PORTS = [
+    ("ip", "-n", "NAME", "link", "add", "clv0", "type", "veth", "peer", "name", "port0"),
+    ("ip", "-n", "NAME", "link", "add", "bridge", "type", "bridge"),
+    (
+        *("tc", "-n", "NAME", "qdisc", "add", "dev", "clv0"),
+        *("root", "tbf", "rate", "1mbit", "burst", "16kb", "latency", "1s"),
+    ),
+]
+
+
+@functools.cache
+def why_no_ports() -> str | None:
+    """Why bridged hosts with slow ports cannot be made here, or None."""
+    return _refusal(["ip", "tc"], _PORTS)
+
+
 @functools.cache
 def why_not() -> str | None:
-    """Why bridged hosts cannot be made here, or None."""
+    """Why bridged hosts with all their faults cannot be made here, or None."""
     inside = ("ip", "netns", "exec", "NAME", "nft")
     probe = [
-        ("ip", "-n", "NAME", "link", "add", "clv0", "type", "veth", "peer", "name", "port0"),
-        ("ip", "-n", "NAME", "link", "add", "bridge", "type", "bridge"),
-        (
-            "tc",
-            "-n",
-            "NAME",
-            "qdisc",
-            "add",
-            "dev",
-            "clv0",
-            "root",
-            "tbf",
-            "rate",
-            "1mbit",
-            "burst",
-            "16kb",
-            "latency",
-            "1s",
-        ),
+        *_PORTS,
         (*inside, "add table inet clv; add chain inet clv in { type filter hook input priority 0; }"),
         (*inside, "add rule inet clv in numgen random mod 1000 < 10 counter drop"),
     ]
