@@ -56,23 +56,13 @@ const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
   if (known != chosen_.end() && known->second->unsupported(problem, topology_).empty()) {
     return *known->second;
   }
-  std::vector<const Algorithm*> candidates;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.collective == problem.collective && algorithm.unsupported(problem, topology_).empty() &&
-        (!deterministic || algorithm.determinism == Determinism::kCanonical)) {
-      candidates.push_back(&algorithm);
-    }
-  }
+  const std::vector<const Algorithm*> candidates = by_formula(problem, deterministic);
   if (candidates.empty()) {
     throw std::logic_error("no algorithm for " + std::string(name(problem.collective)));
   }
   if (candidates.size() == 1) {
     return *candidates[0];
   }
-  // What is likely to be fast comes first: then most others need not be simulated to their end.
-  std::stable_sort(candidates.begin(), candidates.end(), [&](const Algorithm* a, const Algorithm* b) {
-    return a->cost(problem, topology_, costs_) < b->cost(problem, topology_, costs_);
-  });
   const Algorithm* best = candidates[0];
   if (simulates()) {
     Picoseconds least = kNever;
@@ -89,33 +79,49 @@ const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
   return *best;
 }
 
-std::vector<Prediction> Selector::predictions(const Problem& problem) const {
-  std::vector<Prediction> all;
+std::vector<const Algorithm*> Selector::by_formula(const Problem& problem, bool deterministic) const {
+  std::vector<const Algorithm*> candidates;
   for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.collective != problem.collective) {
-      continue;
-    }
-    if (const std::string_view reason = algorithm.unsupported(problem, topology_); !reason.empty()) {
-      all.push_back({&algorithm, reason, kNever, 0, 0});
-    } else {
-      all.push_back(predict(algorithm, problem, kNever));
+    if (algorithm.collective == problem.collective && algorithm.unsupported(problem, topology_).empty() &&
+        (!deterministic || algorithm.determinism == Determinism::kCanonical)) {
+      candidates.push_back(&algorithm);
     }
   }
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const Algorithm* a, const Algorithm* b) {
+    return a->cost(problem, topology_, costs_) < b->cost(problem, topology_, costs_);
+  });
+  return candidates;
+}
+
+std::vector<Prediction> Selector::predictions(const Problem& problem) const {
+  std::vector<Prediction> all;
+  Picoseconds least = kNever / kMuchLonger;
+  for (const Algorithm* algorithm : by_formula(problem, false)) {
+    all.push_back(predict(*algorithm, problem, least * kMuchLonger));
+    least = std::min(least, all.back().time);
+  }
   std::stable_sort(all.begin(), all.end(), [](const Prediction& a, const Prediction& b) { return a.time < b.time; });
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective == problem.collective) {
+      if (const std::string_view reason = algorithm.unsupported(problem, topology_); !reason.empty()) {
+        all.push_back({&algorithm, reason});
+      }
+    }
+  }
   return all;
 }
 
 Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const {
   if (!simulates()) {
     const double us = algorithm.cost(problem, topology_, costs_);
-    return {&algorithm, {}, static_cast<Picoseconds>(us * static_cast<double>(kMicrosecond)), 0, 0};
+    return {&algorithm, {}, static_cast<Picoseconds>(us * static_cast<double>(kMicrosecond))};
   }
   const std::int64_t bytes = size_class(bytes_of_rank(problem, topology_.size));
   if (bytes <= kMostSimulatedBytes) {
     return simulate(algorithm, problem, bytes, most);
   }
   const Prediction half = simulate(algorithm, problem, kMostSimulatedBytes / 2, most);
-  if (half.time >= most) {
+  if (half.cut_off) {
     return half;
   }
   const Prediction whole = simulate(algorithm, problem, kMostSimulatedBytes, kNever);
@@ -125,7 +131,7 @@ Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem,
   };
   const Picoseconds wire = drawn_out(half.wire, whole.wire);
   const Picoseconds time = std::max(wire, drawn_out(half.time, whole.time));
-  return {&algorithm, {}, time, wire, drawn_out(half.processor, whole.processor)};
+  return {&algorithm, {}, time, wire, drawn_out(half.processor, whole.processor), false};
 }
 
 Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes,
@@ -141,7 +147,7 @@ Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem
     schedules.push_back(algorithm.build(like, of_rank, Limits()));
   }
   const Simulated result = Simulation(schedules, topology_, network_).run(most);
-  return {&algorithm, {}, result.time, result.wire, result.processor};
+  return {&algorithm, {}, result.time, result.wire, result.processor, result.cut_off};
 }
 
 }  // namespace collectives

@@ -26,6 +26,7 @@ struct Prediction {
   Picoseconds time = 0;
   Picoseconds wire = 0;       // that the busiest port of a host carries bytes; 0 where a formula was asked
   Picoseconds processor = 0;  // that the thread of the slowest rank works; as above
+  bool cut_off = false;       // it takes longer: the times are those up to where that did not matter any more
 };
 
 // A call of so many bytes with parts of equal length. bytes: what a rank gives or gets, whichever is more.
@@ -34,6 +35,7 @@ Problem even_problem(Collective collective, std::int64_t bytes, int root, int si
 class Selector {
  public:
   static constexpr int kMostSimulated = 64;
+  static constexpr int kMuchLonger = 10;
 
   Selector(const Topology& topology, const CostModel& costs, const Network& network)
       : topology_(topology), costs_(costs), network_(network) {}
@@ -41,7 +43,8 @@ class Selector {
   // The algorithm for a call. deterministic: only those whose order of operands does not depend on the size.
   const Algorithm& choose(const Problem& problem, bool deterministic);
 
-  // All algorithms of the collective, fastest first, those that cannot be used last.
+  // All algorithms of the collective, fastest first, those that cannot be used last. What takes kMuchLonger times as
+  // long as the fastest is cut off.
   std::vector<Prediction> predictions(const Problem& problem) const;
 
   // Whether schedules are simulated here, rather than formulas asked.
@@ -58,6 +61,8 @@ class Selector {
     auto operator<=>(const Key&) const = default;
   };
 
+  // Those that can be used. What is likely to be fast comes first: then most others need not be simulated to their end.
+  std::vector<const Algorithm*> by_formula(const Problem& problem, bool deterministic) const;
   // `most`: later than that does not matter; the time may then be cut off.
   Prediction predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const;
   Prediction simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes, Picoseconds most) const;

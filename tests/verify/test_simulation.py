@@ -45,7 +45,7 @@ def test_ranks_that_share_cores_take_longer():
     apart = times("all_reduce", 4 << 20, TWO_LEVEL, bytes_per_ms=100 * GBIT)
     together = times("all_reduce", 4 << 20, TWO_LEVEL, machine=[0] * 8, cores=[2], bytes_per_ms=100 * GBIT)
     for algorithm in apart:
-        assert together[algorithm] > 1.5 * apart[algorithm]
+        assert together[algorithm] > 1.15 * apart[algorithm]
 
 
 def test_times_grow_with_the_size_and_are_drawn_out_beyond_what_is_simulated():

@@ -35,6 +35,7 @@ class Candidate:
     Attributes:
         algorithm: its name, as ``algorithm=`` takes it.
         us: predicted time of the call in microseconds; ``None`` where the algorithm cannot be used.
+        at_least: whether it takes longer, ten times as long as the fastest or more: the simulation ends there.
         wire_us: for how much of it the busiest port of a host carries bytes; ``None`` on one host.
         processor_us: for how much of it the slowest rank's thread moves or adds bytes; ``None`` on one host.
         unsupported: why it cannot be used here, ``""`` where it can.
@@ -45,6 +46,7 @@ class Candidate:
     wire_us: float | None
     processor_us: float | None
     unsupported: str
+    at_least: bool
 
     @property
     def waiting_us(self) -> float | None:
@@ -76,7 +78,7 @@ class Explanation:
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("algorithm", "predicted", "wire", "processor", "waiting", "")]
         for place, candidate in enumerate(self.candidates):
-            remark = candidate.unsupported or ("chosen" if place == 0 else "")
+            remark = candidate.unsupported or ("chosen" if place == 0 else "or more" if candidate.at_least else "")
             times = (candidate.us, candidate.wire_us, candidate.processor_us, candidate.waiting_us)
             rows.append((candidate.algorithm, *map(_microseconds, times), remark))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -114,6 +116,7 @@ def explain(communicator: Communicator, collective: str, nbytes: int, root: int)
             entry["wire_us"] if found["simulated"] else None,
             entry["processor_us"] if found["simulated"] else None,
             entry["unsupported"],
+            entry["at_least"],
         )
         for entry in found["candidates"]
     ]
