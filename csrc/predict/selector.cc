@@ -124,7 +124,10 @@ Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem,
   if (half.cut_off) {
     return half;
   }
-  const Prediction whole = simulate(algorithm, problem, kMostSimulatedBytes, kNever);
+  const Prediction whole = simulate(algorithm, problem, kMostSimulatedBytes, most);
+  if (whole.cut_off) {
+    return whole;
+  }
   const auto drawn_out = [&](Picoseconds a, Picoseconds b) {
     const auto further = static_cast<double>(bytes - kMostSimulatedBytes) / (kMostSimulatedBytes / 2.0);
     return b + static_cast<Picoseconds>(further * static_cast<double>(std::max<Picoseconds>(0, b - a)));
