@@ -52,7 +52,7 @@ class Hierarchical {
   Schedule build() {
     const bool carries = placement_.place() < carriers_;
     if (carries) {
-      send_own(around(1));
+      send_own(placement_.around(1));
     }
     others([&](int r) { send_own(r); });
     others([&](int r) { receive(r, r); });
@@ -72,10 +72,6 @@ class Hierarchical {
   std::int64_t part(int rank) const { return exchange_.part(rank, me_); }
   Operand place_of(int rank, const Chunk& c) const {
     return output(exchange_.output_offset(rank) + c.offset, c.stride);
-  }
-  int around(int steps) const {
-    return placement_.ranks((placement_.host() + steps + hosts_) %
-                            hosts_)[static_cast<std::size_t>(placement_.place())];
   }
   void others(const std::function<void(int)>& body) const {
     for (const int r : placement_.local()) {
@@ -128,20 +124,20 @@ class Hierarchical {
     }
     for (std::size_t i = 1; i < own.size(); ++i) {
       b_.for_chunks(part(own[i]), segment_, 0,
-                    [&](const Chunk& c) { b_.send(around(1), place_of(own[i], c), c.bytes); });
+                    [&](const Chunk& c) { b_.send(placement_.around(1), place_of(own[i], c), c.bytes); });
     }
     for (int step = 1; step < hosts_; ++step) {
       const bool last = step == hosts_ - 1;
       for (const int owner : carried(step, placement_.place())) {
         b_.for_chunks(part(owner), segment_, 1, [&](const Chunk& c) {
-          b_.receive(around(-1), place_of(owner, c), c.bytes);
+          b_.receive(placement_.around(-1), place_of(owner, c), c.bytes);
           receiving_ = true;
           take_steps_before(step);
           if (!last || placement_.local().size() > 1) {
             settle();
           }
           if (!last) {
-            b_.send(around(1), place_of(owner, c), c.bytes);
+            b_.send(placement_.around(1), place_of(owner, c), c.bytes);
           }
           others([&](int r) { b_.send(r, place_of(owner, c), c.bytes); });
         });

@@ -75,11 +75,6 @@ class Hierarchical {
   bool carries() const { return placement_.place() < carriers_; }
   bool alone() const { return placement_.local().size() == 1; }
   int local(int place) const { return placement_.local()[static_cast<std::size_t>(place)]; }
-  // The carrier of this rank's share that many hosts further on.
-  int around(int steps) const {
-    return placement_.ranks((placement_.host() + steps + hosts_) %
-                            hosts_)[static_cast<std::size_t>(placement_.place())];
-  }
   Operand sum(const Segment& s) const { return alone() ? input(s.offset, s.stride) : output(s.offset, s.stride); }
 
   // The part of a share that this host works on in a step of the ring: step t is about part (host - t).
@@ -217,18 +212,18 @@ class Hierarchical {
     collect(first_from(0));
     reduce_collected(first_from(0));
     each_segment(mine, 0, [&](const Segment& s) {
-      b_.send(around(1), sum(s), s.bytes);
+      b_.send(placement_.around(1), sum(s), s.bytes);
       collect(behind(s));
       reduce_collected(behind(s));
     });
     for (int t = 1; t < hosts_; ++t) {
       const bool finish = t == hosts_ - 1;
       each_segment(mine, t, [&](const Segment& s) {
-        b_.receive_reduce(around(-1), sum(s), output(s.offset, s.stride), s.bytes, finish);
+        b_.receive_reduce(placement_.around(-1), sum(s), output(s.offset, s.stride), s.bytes, finish);
         receiving_ = true;
         collect(behind(s));
         settle();
-        b_.send(around(1), output(s.offset, s.stride), s.bytes);
+        b_.send(placement_.around(1), output(s.offset, s.stride), s.bytes);
         if (finish) {
           give(s);
         }
@@ -237,12 +232,12 @@ class Hierarchical {
     }
     for (int t = hosts_; t < 2 * hosts_ - 1; ++t) {
       each_segment(mine, t, [&](const Segment& s) {
-        b_.receive(around(-1), output(s.offset, s.stride), s.bytes);
+        b_.receive(placement_.around(-1), output(s.offset, s.stride), s.bytes);
         receiving_ = true;
         take_results_before(s);
         if (t < 2 * hosts_ - 2) {
           settle();
-          b_.send(around(1), output(s.offset, s.stride), s.bytes);
+          b_.send(placement_.around(1), output(s.offset, s.stride), s.bytes);
         } else if (!alone()) {
           settle();
         }

@@ -32,7 +32,6 @@ Schedule build(const Problem& /*problem*/, const Topology& topology, const Limit
     b.send_token(leader).receive_token(leader).await();
     return b.build();
   }
-  const auto leader_at = [&](int steps) { return placement.ranks((placement.host() + steps + h) % h)[0]; };
   const auto others = [&](auto body) {
     for (const int r : placement.local()) {
       if (r != leader) {
@@ -49,7 +48,7 @@ Schedule build(const Problem& /*problem*/, const Topology& topology, const Limit
     if (distance > 1 && 3 * (distance / 2) < h) {
       b.await();
     }
-    b.send_token(leader_at(distance)).receive_token(leader_at(-distance));
+    b.send_token(placement.around(distance)).receive_token(placement.around(-distance));
   }
   b.await();
   others([&](int r) { b.send_token(r); });

@@ -79,10 +79,6 @@ class Hierarchical {
   };
 
   int local(int place) const { return placement_.local()[static_cast<std::size_t>(place)]; }
-  int around(int steps) const {
-    return placement_.ranks((placement_.host() + steps + hosts_) %
-                            hosts_)[static_cast<std::size_t>(placement_.place())];
-  }
   bool alone() const { return placement_.local().size() == 1; }
   Operand own(const Segment& s) const { return input(exchange_.input_offset(me_, s.owner) + s.offset); }
 
@@ -180,7 +176,7 @@ class Hierarchical {
       Operand from = alone() ? own(s) : sum(s);
       if (s.step > 0) {
         const Operand to = is_result(s) ? output(s.offset) : sum(s);
-        b_.receive_reduce(around(-1), from, to, s.bytes, is_last(s));
+        b_.receive_reduce(placement_.around(-1), from, to, s.bytes, is_last(s));
         receiving_ = true;
         from = to;
       }
@@ -191,7 +187,7 @@ class Hierarchical {
         settle();
       }
       if (!is_result(s)) {
-        b_.send(is_last(s) ? s.owner : around(1), from, s.bytes);
+        b_.send(is_last(s) ? s.owner : placement_.around(1), from, s.bytes);
         leaving_ = leaving_ || (from.region == Region::kScratch && s.bytes > 0);
       }
       if (more) {

@@ -21,6 +21,10 @@ class Placement {
   int host() const { return host_of(rank_); }
   const std::vector<int>& local() const { return ranks(host()); }
   int place() const { return place_; }
+  // The rank at this place on the host that many further on, counted around.
+  int around(int steps) const {
+    return ranks((host() + steps % hosts() + hosts()) % hosts())[static_cast<std::size_t>(place_)];
+  }
   int fewest() const { return fewest_; }  // ranks of a host
   int most() const { return most_; }
 
