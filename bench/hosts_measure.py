@@ -46,6 +46,7 @@ class Shape:
         self._ranks, self._peers, self._folder = ranks, peers, folder
         self._sets: dict[str, Ranks] = {}
         self._rate: int | None = None
+        self._joined = False  # whether the ranks of this library are a job that knows the rate
         self._seed = 0
         self._lost: set[str | None] = set()  # peers whose ranks do not start
         self.failures: list[Failure] = []
@@ -70,6 +71,7 @@ class Shape:
         if cell.setting.rate != self._rate:
             self._hosts.limit(cell.setting.rate)
             self._rate = cell.setting.rate
+            self._joined = False
         checked: dict[Contender, dict[str, Any]] = {}
         blocks: dict[Contender, list[list[float]]] = {}
         for contender in contenders:
@@ -117,8 +119,16 @@ class Shape:
             place = (self._hosts, self._ranks, self._folder)
             if name == "ours":
                 self._sets[name] = hosts_ranks.start_ours(*place, "gloo" in self._peers)
+                self._joined = False
             else:
                 self._sets[name] = hosts_ranks.start_openmpi(*place, self._peers[name])
+        if name == "ours" and not self._joined:
+            try:
+                hosts_ranks.join_ours(self._sets[name], self._hosts, self._rate)
+            except RanksError:
+                self._sets.pop(name).close()
+                raise
+            self._joined = True
         return self._sets[name]
 
     @contextlib.contextmanager
