@@ -18,6 +18,7 @@ from hosts_ranks import Ranks, RanksError
 from peers import openmpi
 
 ROUNDS = 4  # of blocks: what disturbs one contender for a while is to disturb all
+GIVING_UP = 5  # failures one after the other: something is wrong that concerns all cells
 MOST = 200  # calls that count in a block
 # Of shorter calls the first of a block does not count: it finds what another contender has left, in caches and in the
 # windows of TCP. Of longer ones that is a small part.
@@ -48,6 +49,7 @@ class Shape:
         self._rate: int | None = None
         self._joined = False  # whether the ranks of this library are a job that knows the rate
         self._seed = 0
+        self._failed_in_row = 0
         self._lost: set[str | None] = set()  # peers whose ranks do not start
         self.failures: list[Failure] = []
         self._hosts = Ports(hosts)
@@ -136,7 +138,11 @@ class Shape:
         """Notes an error, after which the ranks are started anew: their libraries may be in any state."""
         try:
             yield
+            self._failed_in_row = 0
         except RanksError as error:
+            self._failed_in_row += 1
+            if self._failed_in_row >= GIVING_UP:
+                raise
             broken = self._sets.pop(_set_of(contender), None)
             if broken is not None:
                 broken.close()
