@@ -90,15 +90,9 @@ class Rank:
         self._whole = [on_huge_pages(0, DTYPE)] * 2
 
     def connect(self, rank: int) -> None:
-        """Joins with this library, and with Gloo if wanted."""
+        """Joins with Gloo if wanted; with this library as soon as it is told how, see ``join``."""
         o = self._options
-        self.comm = collectives.init(
-            rank=rank, size=o["size"], rendezvous=o["rendezvous"], token=o["token"], timeout=o["timeout"]
-        )
-        hosts = _core._describe(self.comm)["host"]
-        expected = [other // o["ranks"] for other in range(o["size"])]
-        if hosts != expected:
-            raise RuntimeError(f"the library takes the ranks to be on hosts {hosts}, where they are on {expected}")
+        self._meet(rank, lambda: None)
         if o["gloo"]:
             import torch
             import torch.distributed as dist
@@ -107,7 +101,24 @@ class Rank:
             meeting = f"file://{self._folder / 'gloo'}"
             dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=o["size"])
             self._peers["gloo"] = peers.load("gloo")
-        self._meet(rank, lambda: None)
+
+    def join(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Joins with this library, anew if it had: what it takes the network to be is fixed then."""
+        o = self._options
+        if self.comm is not None:
+            self.comm.close()
+        for name, value in order["variables"].items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        self.comm = collectives.init(
+            rank=self.rank, size=self.size, rendezvous=order["rendezvous"], token=o["token"], timeout=o["timeout"]
+        )
+        hosts = _core._describe(self.comm)["host"]
+        expected = [other // o["ranks"] for other in range(o["size"])]
+        if hosts != expected:
+            raise RuntimeError(f"the library takes the ranks to be on hosts {hosts}, where they are on {expected}")
+        return {}
 
     def connect_mpi(self, name: str) -> None:
         """Joins with the MPI of this name, which has started this process."""
@@ -142,7 +153,7 @@ class Rank:
         if order["peer"] is not None:
             return {"wrong": wrong}
         chosen = self._chosen(order) if order["algorithm"] == "auto" else order["algorithm"]
-        return {"wrong": wrong, "chosen": chosen, "predicted_us": predicted_us(self.comm, order)}
+        return {"wrong": wrong, "chosen": chosen, "predicted_us": predicted_us(self.comm, order, chosen)}
 
     def block(self, order: dict[str, Any]) -> dict[str, Any]:
         """The microseconds of so many calls."""
@@ -194,18 +205,18 @@ class Rank:
         return x, self._whole[1][:gotten] if kind.in_parts else x
 
 
-def predicted_us(comm: Any, order: dict[str, Any]) -> float | None:
-    """What the library expects this call to take, where it has a model that says so."""
+def predicted_us(comm: Any, order: dict[str, Any], algorithm: str) -> float | None:
+    """What the library expects this call to take by an algorithm, where it has a model that says so."""
     explain = getattr(comm, "explain", None)
     if explain is None:
         return None
-    named = {} if order["algorithm"] == "auto" else {"algorithm": order["algorithm"]}
-    return float(explain(order["collective"], nbytes=order["count"] * DTYPE.itemsize, **named).predicted_us)
+    candidates = explain(order["collective"], nbytes=order["count"] * DTYPE.itemsize).candidates
+    return next((candidate.us for candidate in candidates if candidate.algorithm == algorithm), None)
 
 
 def serve(rank: Rank, connection: socket.socket) -> None:
     """Does what the lines say until the other side closes."""
-    doers = {"check": rank.check, "block": rank.block}
+    doers = {"join": rank.join, "check": rank.check, "block": rank.block}
     with connection.makefile("rw", encoding="utf-8") as lines:
         print(json.dumps({"rank": rank.rank}), file=lines, flush=True)
         for line in lines:

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import hashlib
 import importlib.util
 import json
 import signal
@@ -33,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import about
+import collectives
 import hosts_judge
 import hosts_network
 import hosts_options
@@ -114,14 +117,14 @@ class Results:
         self.rows: list[Row] = []
         if file is not None and resumed and file.exists():
             before = _read(file)
-            version = before["about"]["versions"]["collectives"]
-            if version != about.own_version():
+            versions, ours = before["about"]["versions"], {"collectives": about.own_version(), "engine": _engine()}
+            if versions | ours != versions:
                 raise BadRequestError(
-                    f"{file} has results of collectives {version}, and this is {about.own_version()}: "
-                    "name another file, or begin again with --anew"
+                    f"{file} has results of collectives {versions['collectives']} (engine {versions.get('engine')}), "
+                    f"and this is {ours['collectives']} ({ours['engine']}): name another file, or begin with --anew"
                 )
             self.rows = before["rows"]
-        self._about = about.this_run({})
+        self._about = about.this_run({"engine": _engine()})
 
     def add(self, rows: list[Row]) -> None:
         """Adds the rows of a cell; they replace those that it had."""
@@ -131,6 +134,13 @@ class Results:
             new = self._file.with_name(self._file.name + ".new")
             new.write_text(about.as_json(self._about, self.rows), encoding="utf-8")
             new.replace(self._file)
+
+
+@functools.cache
+def _engine() -> str:
+    """Tells builds of one version apart."""
+    library = Path(collectives.__file__).with_name("libcollectives_core.so")
+    return hashlib.sha256(library.read_bytes()).hexdigest()[:12] if library.exists() else ""
 
 
 class Clock:

@@ -18,6 +18,7 @@ from hosts_ranks import Ranks, RanksError
 from peers import openmpi
 
 ROUNDS = 4  # of blocks: what disturbs one contender for a while is to disturb all
+GIVING_UP = 5  # failures one after the other: something is wrong that concerns all cells
 MOST = 200  # calls that count in a block
 # Of shorter calls the first of a block does not count: it finds what another contender has left, in caches and in the
 # windows of TCP. Of longer ones that is a small part.
@@ -46,7 +47,9 @@ class Shape:
         self._ranks, self._peers, self._folder = ranks, peers, folder
         self._sets: dict[str, Ranks] = {}
         self._rate: int | None = None
+        self._joined = False  # whether the ranks of this library are a job that knows the rate
         self._seed = 0
+        self._failed_in_row = 0
         self._lost: set[str | None] = set()  # peers whose ranks do not start
         self.failures: list[Failure] = []
         self._hosts = Ports(hosts)
@@ -70,6 +73,7 @@ class Shape:
         if cell.setting.rate != self._rate:
             self._hosts.limit(cell.setting.rate)
             self._rate = cell.setting.rate
+            self._joined = False
         checked: dict[Contender, dict[str, Any]] = {}
         blocks: dict[Contender, list[list[float]]] = {}
         for contender in contenders:
@@ -117,8 +121,16 @@ class Shape:
             place = (self._hosts, self._ranks, self._folder)
             if name == "ours":
                 self._sets[name] = hosts_ranks.start_ours(*place, "gloo" in self._peers)
+                self._joined = False
             else:
                 self._sets[name] = hosts_ranks.start_openmpi(*place, self._peers[name])
+        if name == "ours" and not self._joined:
+            try:
+                hosts_ranks.join_ours(self._sets[name], self._hosts, self._rate)
+            except RanksError:
+                self._sets.pop(name).close()
+                raise
+            self._joined = True
         return self._sets[name]
 
     @contextlib.contextmanager
@@ -126,7 +138,11 @@ class Shape:
         """Notes an error, after which the ranks are started anew: their libraries may be in any state."""
         try:
             yield
+            self._failed_in_row = 0
         except RanksError as error:
+            self._failed_in_row += 1
+            if self._failed_in_row >= GIVING_UP:
+                raise
             broken = self._sets.pop(_set_of(contender), None)
             if broken is not None:
                 broken.close()

@@ -22,6 +22,7 @@ from ranks import end_with_parent
 STARTING = 120.0  # seconds; eight processes that import PyTorch on two cores take twenty
 ANSWERING = 120.0  # seconds, more than a call may take in any rank
 CALL = 60.0  # seconds
+_NETWORK = "COLLECTIVES_NETWORK"  # bits per second of the port of a host
 _POLL = 0.1  # seconds
 _GRACE = 10.0  # seconds for processes to end
 _PROGRAM = str(Path(__file__).with_name("host_rank.py"))
@@ -142,8 +143,7 @@ def _own_folder(folder: Path, options: dict[str, Any]) -> Path:
 def start_ours(hosts: Ports, ranks: int, folder: Path, gloo: bool) -> Ranks:
     """Ranks of this library, and of Gloo if wanted. Raises RanksError."""
     size = ranks * len(hosts.names)
-    meeting = {"rendezvous": hosts.rendezvous(next(_ports)), "token": secrets.token_hex(32)}
-    own = _own_folder(folder, {"size": size, "ranks": ranks, "gloo": gloo, **meeting})
+    own = _own_folder(folder, {"size": size, "ranks": ranks, "gloo": gloo, "token": secrets.token_hex(32)})
     commands = []
     for rank in range(size):
         host = rank // ranks
@@ -152,6 +152,15 @@ def start_ours(hosts: Ports, ranks: int, folder: Path, gloo: bool) -> Ranks:
         program = [sys.executable, _PROGRAM, str(own), "ours", str(rank)]
         commands.append(([*hosts.inside(host), *program], variables))
     return Ranks(commands, own, size)
+
+
+def join_ours(ranks: Ranks, hosts: Ports, rate: int | None) -> None:
+    """Makes the ranks of this library a job that knows the rate of its ports, as a user would say it.
+
+    Without a limit, and where the caller has set the variable, nothing is said.
+    """
+    said = os.environ.get(_NETWORK) or (None if rate is None else str(rate))
+    ranks.ask({"do": "join", "rendezvous": hosts.rendezvous(next(_ports)), "variables": {_NETWORK: said}})
 
 
 def start_openmpi(hosts: Ports, ranks: int, folder: Path, environment: Path) -> Ranks:

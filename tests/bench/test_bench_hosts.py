@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -198,8 +199,8 @@ class Grid:
         self.cells = cells
         self.grid = cells.cells_of(cells.SHAPES, cells.RATES, collectives, cells.SIZES)
 
-    def rows(self, usual, **other):
-        """`other`: times by contender, of the cell of its key: "c0", "c1", ..."""
+    def rows(self, usual, predicted=None, **other):
+        """`other`: times by contender, of the cell of its key: "c0", "c1", ...; `predicted`: over the time."""
         return [
             {
                 "hosts": cell.setting.hosts,
@@ -212,6 +213,7 @@ class Grid:
                 "peer": name if name in self.cells.PEERS else None,
                 "chosen": "ring",
                 "time_us": us,
+                "predicted_us": us * predicted if predicted and name not in self.cells.PEERS else None,
                 "algorithm": "default" if name in self.cells.PEERS else name,
             }
             for number, cell in enumerate(self.grid)
@@ -223,20 +225,22 @@ USUAL = {"auto": 10.0, "ring": 10.0, "two_shot": 20.0, "gloo": 60.0, "openmpi": 
 
 
 def held(verdicts):
-    return [verdict.held for verdict in verdicts]
+    """Of the lines that predictions have no part in."""
+    return [verdict.held for verdict in verdicts[:5]]
 
 
 def lost(verdicts):
-    return [len(verdict.lost) for verdict in verdicts]
+    return [len(verdict.lost) for verdict in verdicts[:5]]
 
 
 def test_all_lines_hold(cells, judge):
     verdicts = judge.judge([Grid(cells).rows(USUAL)])
     assert held(verdicts) == [True] * 5
     # all_reduce: 24 cells, of which 12 are small, and 3 are of 4 MiB at 1 Gbit/s.
-    assert [len(verdict.cells) for verdict in verdicts] == [24, 24, 24, 12, 3]
+    assert [len(verdict.cells) for verdict in verdicts] == [24, 24, 24, 12, 3, 0, 0]
     text = judge.as_text(verdicts)
     assert text.count("held: ") == 5
+    assert text.count("not measured: ") == 2  # predictions
     assert "NOT" not in text and "lost" not in text
 
 
@@ -258,7 +262,7 @@ def test_each_line_can_be_lost(cells, judge):
         times = {"auto": us, "ring": us, "gloo": us, "openmpi": us}
         assert held(judge.judge([grid.rows(USUAL, **{f"c{large}": times})]))[4] is expected
     text = judge.as_text(judge.judge([grid.rows(USUAL, c5={"two_shot": 5.0})]))
-    assert "NOT HELD: auto never takes more than 1.6 of the best algorithm: 23 of 24 cells" in text
+    assert "NOT HELD: auto never takes more than 1.6 of the best algorithm: 23 of 24 (96%)" in text
     (worst,) = [line for line in text.splitlines() if line.endswith("2.00  <- lost") and "two_shot" in line][:1]
     assert worst.split()[:5] == ["2x2", "unlimited", "all_reduce", "8", "KiB"]
     assert "auto [ring]" in worst
@@ -279,16 +283,32 @@ def test_what_was_not_measured_is_not_judged(cells, judge):
     grid = Grid(cells, ("barrier",))
     verdicts = judge.judge([grid.rows({"auto": 10.0, "tree": 10.0})])
     assert held(verdicts) == [True, True, None, None, None]
-    assert [len(verdict.cells) for verdict in verdicts] == [6, 6, 0, 0, 0]
+    assert [len(verdict.cells) for verdict in verdicts] == [6, 6, 0, 0, 0, 0, 0]
     assert "not measured: up to 8 KiB" in judge.as_text(verdicts)
     # Gathers have no limit that is asked for.
     gathers = Grid(cells, ("gather", "scatter")).rows(USUAL)
     assert held(judge.judge([gathers]))[4] is None
 
 
+def test_predictions_may_be_off_both_ways(cells, judge):
+    grid = Grid(cells)
+    # 6 cells with limited ports from 256 KiB, with two algorithms each. "auto" is one of them, and does not count.
+    for factor, expected in (
+        (1.19, (True, True)),
+        (1 / 1.19, (True, True)),
+        (1.3, (False, True)),
+        (0.45, (False, False)),
+    ):
+        verdicts = judge.judge([grid.rows(USUAL, predicted=factor)])[5:]
+        assert [len(verdict.cells) for verdict in verdicts] == [12, 12]
+        assert tuple(verdict.held for verdict in verdicts) == expected
+    verdicts = judge.judge([grid.rows(USUAL, predicted=1.3), grid.rows(USUAL, predicted=0.9)])[5:]
+    assert [verdict.held for verdict in verdicts] == [True, True]
+    assert verdicts[0].cells[0].ratio == pytest.approx(1 / 0.9)
+
+
 def test_results_are_continued(bench_module, cells, tmp_path):
     hosts = bench_module("hosts")
-    about = bench_module("about")
     file = tmp_path / "out.json"
     rows = Grid(cells).rows(USUAL)
     first = hosts.Results(file, resumed=True)
@@ -300,10 +320,12 @@ def test_results_are_continued(bench_module, cells, tmp_path):
     again.add(slower)
     assert again.rows == rows[5:10] + slower
     assert hosts.Results(file, resumed=False).rows == []
-    text = file.read_text().replace(about.own_version(), "0.0.1")
-    file.write_text(text)
-    with pytest.raises(ValueError, match=r"out\.json has results of collectives 0\.0\.1, and this is .*--anew"):
-        hosts.Results(file, resumed=True)
+    written = json.loads(file.read_text())
+    for name, words in (("collectives", "of collectives other (engine "), ("engine", " (engine other), and this is ")):
+        versions = {**written["about"]["versions"], name: "other"}
+        file.write_text(json.dumps({"about": {"versions": versions}, "rows": rows}))
+        with pytest.raises(ValueError, match=rf"out\.json has results .*{re.escape(words)}.* --anew"):
+            hosts.Results(file, resumed=True)
 
 
 def test_the_time_is_divided(bench_module, monkeypatch):
