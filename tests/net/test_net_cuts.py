@@ -125,7 +125,7 @@ def when_told(comm: Any, algorithm: str) -> dict[str, Any]:
     return until_error(comm, DEADLINE, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["hierarchical"] if TRIALS == 1 else ["hierarchical", "ring"])
+@pytest.mark.parametrize("algorithm", ["recursive_doubling"] if TRIALS == 1 else ["recursive_doubling", "ring"])
 def test_the_blame_moves_on(hosts: Bridged, start: Any, algorithm: str) -> None:
     """The rank whose deadline comes first waits for its neighbour on the same host, who is as innocent as itself."""
     group = start(TWO)
