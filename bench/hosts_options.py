@@ -10,13 +10,14 @@ from pathlib import Path
 import plot
 from cases import BadRequestError
 from collectives.bench.arguments import checked, number_above, whole_number
-from hosts_cells import COLLECTIVES, PEERS, RATES, SHAPES, SIZES, Cell, algorithms, cells_of, parse_rate
+from hosts_cells import COLLECTIVES, GBIT, PEERS, RATES, SHAPES, SIZES, Cell, K, M, algorithms, cells_of, parse_rate
 from torch_step import sizes_of_floats
 
 DURATION = 0.6  # seconds of measuring for each contender of a cell
 BUDGET = 39.0  # minutes for the suite, and one more for the cell that it ends with
 MOST_HOSTS, MOST_RANKS = 64, 64
 GRID = cells_of(SHAPES, RATES, COLLECTIVES, SIZES)  # the suite
+SHORT = cells_of([(2, 2)], [GBIT], ["all_reduce", "reduce", "all_gather"], [256 * K, 4 * M])
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -32,6 +33,9 @@ def parser(description: str) -> argparse.ArgumentParser:
     add("--collective", type=_collectives, metavar="NAME[,NAME]|all", help="default all_reduce")
     add("--algorithm", metavar="NAME[,NAME]|all|auto", help="default auto; all: auto, and every one that applies")
     add("--suite", action="store_true", help="measure the whole grid, and judge what is asked of it")
+    add(
+        "--short", action="store_true", help="measure and judge a few cells, in up to three runs; exit code 1: not held"
+    )
     add("--budget", type=number_above(0), default=BUDGET, help="minutes that the suite may take (default %(default)g)")
     add("--anew", action="store_true", help="measure the suite again from the start, whatever the file of --json has")
     add("--judge", nargs="+", type=Path, metavar="FILE", help="judge, and draw the first of, these files of --json")
@@ -83,6 +87,8 @@ def check(a: argparse.Namespace) -> None:
     given = [name for name in ("hosts", "ranks", "rate", "sizes", "collective", "algorithm") if getattr(a, name)]
     if a.suite and given:
         raise BadRequestError(f"--suite says what to measure, and so does --{given[0]}; only one of them can")
+    if a.short and (given or a.suite or a.json or a.plot or a.vs):
+        raise BadRequestError("--short says what to measure, and writes no files; only --duration goes with it")
     if a.anew and not a.suite:
         raise BadRequestError("--anew is for --suite, which alone continues an earlier run")
     for path in (a.json, a.plot):

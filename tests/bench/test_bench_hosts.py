@@ -97,6 +97,7 @@ def test_nothing_is_left_when_it_is_ended():
         (["--vs", "openmpi=/nowhere"], "python bench/peers/openmpi.py --install /nowhere"),
         (["--suite", "--rate", "1gbit"], "--suite says what to measure, and so does --rate"),
         (["--anew"], "--anew is for --suite"),
+        (["--short", "--hosts", "2"], "--short says what to measure"),
         (["--json", "/nowhere/out.json"], "cannot be written"),
         (["--plot", "out.xyz"], ".png"),
         (["--judge", "/nowhere/out.json"], "is no file of results of this bench"),
