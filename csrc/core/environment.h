@@ -70,6 +70,12 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "Address space, not memory, that each rank reserves for `comm.empty`, the same on all ranks; smaller by itself "
      "where address space is limited (`ulimit -v`) and nothing is said here",
      kLaunchReader},
+    {"COLLECTIVES_ALGORITHM",
+     "collectives with ranges of bytes, lower end included: `all_reduce:0-4k=one_shot,4k-=ring;broadcast:0-=tree`",
+     "none",
+     "Algorithms that calls take where they leave the choice open, if these can be used for them, the same on all "
+     "ranks",
+     kLaunchReader},
     {"COLLECTIVES_NETWORK",
      "bits per second, with K, M, G or T behind the number, and a latency if you like: `25G,20us`",
      "the slowest of the hosts' interfaces, of each host the fastest, as far as they know their speed, else `10G`; "

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/executor/reading.h"
 #include "memory/domain.h"
+#include "predict/selector.h"
 #include "schedule/algorithm.h"
 #include "transports/transport.h"
 
@@ -25,6 +26,7 @@ struct CommunicatorOptions {
   std::vector<int> members;  // the rank in the world of each member; empty: the world itself
   Topology topology;
   Network network;
+  std::vector<Override> overrides;     // of the choice of algorithms
   const Transport* within = nullptr;   // of ranks that share memory; nullptr: none does
   const Transport* between = nullptr;  // of the others; nullptr: there are none
   bool threads = false;                // other ranks may be threads of this process

@@ -49,7 +49,23 @@ Problem even_problem(Collective collective, std::int64_t bytes, int root, int si
   return problem;
 }
 
+const Algorithm* Selector::overridden(const Problem& problem, bool deterministic) const {
+  const std::int64_t bytes = bytes_of_rank(problem, topology_.size);
+  for (const Override& override : overrides_) {
+    const Algorithm& algorithm = *override.algorithm;
+    if (algorithm.collective == problem.collective && override.low <= bytes && bytes < override.high &&
+        algorithm.unsupported(problem, topology_).empty() &&
+        (!deterministic || algorithm.determinism == Determinism::kCanonical)) {
+      return &algorithm;
+    }
+  }
+  return nullptr;
+}
+
 const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
+  if (const Algorithm* asked_for = overridden(problem, deterministic); asked_for != nullptr) {
+    return *asked_for;
+  }
   const Key key{problem.collective, problem.memory, deterministic, problem.root,
                 size_class(bytes_of_rank(problem, topology_.size))};
   const auto known = simulates() ? chosen_.find(key) : chosen_.end();

@@ -29,6 +29,14 @@ struct Prediction {
   bool cut_off = false;       // it takes longer: the times are those up to where that did not matter any more
 };
 
+// Calls of a collective whose rank gives or gets so many bytes, from `low` on and below `high`, take this algorithm
+// where they leave that open and it can be used.
+struct Override {
+  const Algorithm* algorithm = nullptr;
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+};
+
 // A call of so many bytes with parts of equal length. bytes: what a rank gives or gets, whichever is more.
 Problem even_problem(Collective collective, std::int64_t bytes, int root, int size);
 
@@ -37,11 +45,16 @@ class Selector {
   static constexpr int kMostSimulated = 64;
   static constexpr int kMuchLonger = 10;
 
-  Selector(const Topology& topology, const CostModel& costs, const Network& network)
-      : topology_(topology), costs_(costs), network_(network) {}
+  // overrides: the first that fits a call counts.
+  Selector(const Topology& topology, const CostModel& costs, const Network& network,
+           const std::vector<Override>& overrides)
+      : topology_(topology), costs_(costs), network_(network), overrides_(overrides) {}
 
   // The algorithm for a call. deterministic: only those whose order of operands does not depend on the size.
   const Algorithm& choose(const Problem& problem, bool deterministic);
+
+  // The algorithm that was asked for beforehand, nullptr where there is none that can be used.
+  const Algorithm* overridden(const Problem& problem, bool deterministic) const;
 
   // All algorithms of the collective, fastest first, those that cannot be used last. What takes kMuchLonger times as
   // long as the fastest is cut off.
@@ -70,6 +83,7 @@ class Selector {
   const Topology& topology_;
   const CostModel costs_;
   const Network network_;
+  const std::vector<Override>& overrides_;
   std::map<Key, const Algorithm*> chosen_;
 };
 

@@ -20,6 +20,7 @@ from ._startup import bootstrap as connecting
 from ._startup.environment import (
     Environment,
     read_compare_shapes,
+    read_overrides,
     read_symmetric_heap,
     warn_of_unknown_variables,
 )
@@ -36,13 +37,14 @@ WARN_AFTER = 60.0
 _lock = threading.Lock()  # held while a world is made
 
 
-def _options(timeout: float | None, compare_shapes: bool | None = None) -> dict[str, float | int]:
+def _options(timeout: float | None, compare_shapes: bool | None = None) -> dict[str, Any]:
     seconds = DEFAULT_TIMEOUT if timeout is None else timeout
     return {
         "timeout": seconds,
         "warn": min(WARN_AFTER, seconds / 2),
         "heap_bytes": read_symmetric_heap(),
         "compare_shapes": read_compare_shapes(compare_shapes),
+        "overrides": read_overrides(),
     }
 
 
@@ -255,7 +257,7 @@ def _take(maker: str, asked: dict[str, Any], bootstrap: Any = None) -> tuple[lis
         return _make(maker, environment, _options(environment.timeout, environment.compare_shapes)), True
 
 
-def _make(maker: str, environment: Environment, options: dict[str, float | int]) -> list[Communicator]:
+def _make(maker: str, environment: Environment, options: dict[str, Any]) -> list[Communicator]:
     count = environment.replicas or 1
     if environment.size == 1 and (count == 1 or not rules_out_shared_memory(environment.transport)):
         handles = _local_handles(count, options)
@@ -268,7 +270,7 @@ def _make(maker: str, environment: Environment, options: dict[str, float | int])
     return communicators
 
 
-def _connect(environment: Environment, options: dict[str, float | int]) -> list[object]:
+def _connect(environment: Environment, options: dict[str, Any]) -> list[object]:
     segments: list[int] = []
     doorbells: list[int] = []
     may_share = not rules_out_shared_memory(environment.transport)
@@ -314,7 +316,7 @@ def _connect(environment: Environment, options: dict[str, float | int]) -> list[
         raise
 
 
-def _local_handles(count: int, options: dict[str, float | int]) -> list[object]:
+def _local_handles(count: int, options: dict[str, Any]) -> list[object]:
     room = address_space.room_for_segment([("", count, address_space.available())])
     address_space.fit(options, count, room)
     return _core.local_group(count, options)

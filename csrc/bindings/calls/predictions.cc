@@ -16,8 +16,10 @@ namespace collectives {
 namespace {
 
 // One dict for each algorithm, the fastest first; "us" and the others are None where it cannot be used.
-py::dict predictions(const Topology& topology, const CostModel& costs, const Network& network, const Problem& problem) {
-  const Selector selector(topology, costs, network);
+py::dict predictions(const Topology& topology, const CostModel& costs, const Network& network,
+                     const std::vector<Override>& overrides, const Problem& problem) {
+  const Selector selector(topology, costs, network, overrides);
+  const Algorithm* asked_for = selector.overridden(problem, false);
   std::vector<Prediction> found;
   {
     const Unlocked unlocked;
@@ -42,6 +44,7 @@ py::dict predictions(const Topology& topology, const CostModel& costs, const Net
   result["bytes_per_ms"] = network.bytes_per_ms;
   result["latency_ns"] = network.latency_ns;
   result["candidates"] = candidates;
+  result["override"] = asked_for != nullptr ? std::string(asked_for->name) : "";
   return result;
 }
 
@@ -61,7 +64,7 @@ void bind_predictions(py::module_& m) {
         const Communicator& communicator = communicator_of(c);
         const CommunicatorOptions& options = communicator.options();
         check_root(root, options.topology.size);
-        return predictions(options.topology, options.costs(), options.network,
+        return predictions(options.topology, options.costs(), options.network, options.overrides,
                            even_problem(parse_collective(collective), bytes, root, options.topology.size));
       },
       "What is expected of each algorithm for a call of this communicator.");
@@ -76,7 +79,7 @@ void bind_predictions(py::module_& m) {
         topology.machine = machine;
         topology.cores = cores;
         check_root(root, topology.size);
-        return predictions(topology, CostModel(), {bytes_per_ms, latency_ns},
+        return predictions(topology, CostModel(), {bytes_per_ms, latency_ns}, {},
                            even_problem(parse_collective(collective), bytes, root, topology.size));
       },
       py::arg("collective"), py::arg("bytes"), py::arg("root") = 0, py::arg("hosts") = std::vector<int>(),

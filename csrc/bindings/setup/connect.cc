@@ -65,6 +65,13 @@ CommunicatorOptions communicator_options(int rank, std::vector<int> host, const 
   result.warn_s = options["warn"].cast<double>();
   result.compare_shapes = options["compare_shapes"].cast<bool>();
   result.within = &within;
+  using Given = std::tuple<std::string, std::int64_t, std::int64_t, std::string>;
+  for (const auto& [collective, low, high, algorithm] : options["overrides"].cast<std::vector<Given>>()) {
+    result.overrides.push_back({find_algorithm(parse_collective(collective), algorithm), low, high});
+    if (result.overrides.back().algorithm == nullptr) {
+      throw ArgumentError(collective + " has no algorithm '" + algorithm + "'");
+    }
+  }
   return result;
 }
 

@@ -8,23 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _core
+from .._startup.overrides import COLLECTIVES
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
 
-COLLECTIVES = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "barrier",
-    "scan",
-    "exscan",
-)
 _MOST_BYTES = 1 << 50
 
 
@@ -63,22 +51,26 @@ class Explanation:
         nbytes: of what a rank gives or gets, whichever is more.
         source: where the times come from, in words.
         candidates: the algorithms, those that cannot be used last.
+        override: the algorithm that ``COLLECTIVES_ALGORITHM`` names for this call, ``""`` where it names none.
     """
 
     collective: str
     nbytes: int
     source: str
     candidates: Sequence[Candidate]
+    override: str = ""
 
     @property
     def chosen(self) -> str:
         """The algorithm that ``algorithm="auto"`` takes."""
-        return self.candidates[0].algorithm
+        return self.override or self.candidates[0].algorithm
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("algorithm", "predicted", "wire", "processor", "waiting", "")]
-        for place, candidate in enumerate(self.candidates):
-            remark = candidate.unsupported or ("chosen" if place == 0 else "or more" if candidate.at_least else "")
+        for candidate in self.candidates:
+            remark = candidate.unsupported or ("or more" if candidate.at_least else "")
+            if candidate.algorithm == self.chosen:
+                remark = "chosen" if not self.override else "chosen by COLLECTIVES_ALGORITHM"
             times = (candidate.us, candidate.wire_us, candidate.processor_us, candidate.waiting_us)
             rows.append((candidate.algorithm, *map(_microseconds, times), remark))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -120,4 +112,5 @@ def explain(communicator: Communicator, collective: str, nbytes: int, root: int)
         )
         for entry in found["candidates"]
     ]
-    return Explanation(collective, count, "there is no other rank" if single else source, candidates)
+    source = "there is no other rank" if single else source
+    return Explanation(collective, count, source, candidates, found["override"])

@@ -176,6 +176,7 @@ def _exchange_memory(
             "compare_shapes": environment.compare_shapes,
             "replicas": environment.replicas,
             "network": environment.network,
+            "algorithm": environment.algorithm,
             "port_speed": network.port_speed(environment.interfaces),
             "algorithms": _core._algorithms_digest(),
             "name": exchanger.name if exchanger is not None else "",
@@ -236,9 +237,10 @@ def _check_settings(rendezvous: Rendezvous, infos: list[dict[str, Any]]) -> None
                 rank=rendezvous.rank,
                 **rendezvous.fault_of(other if rendezvous.rank != other else 0),
             )
-    for (other, info), name in itertools.product(enumerate(infos), ("transport", "compare_shapes", "network")):
+    names = ("transport", "compare_shapes", "network", "algorithm")
+    for (other, info), name in itertools.product(enumerate(infos), names):
         if info[name] != infos[0][name]:
-            argument = "" if name == "network" else f" or {name}="
+            argument = "" if name in ("network", "algorithm") else f" or {name}="
             raise MismatchError(
                 f"rank 0 was started with {name} {infos[0][name]!r} and rank {other} with {info[name]!r}; give "
                 f"every rank the same COLLECTIVES_{name.upper()}{argument}",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import _core
-from . import network, settings
+from . import network, overrides, settings
 from .interfaces import check_pattern
 from .launchers import refuse_world_of_one
 from .secrets import read_token_file
@@ -54,6 +54,7 @@ class Environment:
         compare_shapes: whether all_reduce, reduce and broadcast compare the shapes of all ranks, not only the lengths.
         lookup: asks again for rendezvous and token, where these may be those of an earlier start.
         patience: seconds that starting may take, where the environment says so.
+        algorithm: which algorithms are to be taken, as text (`_startup.overrides`), ``""`` where nothing is said.
         network: the rate and latency between hosts as text (`_startup.network`), ``""`` where nothing is said.
     """
 
@@ -73,6 +74,7 @@ class Environment:
     lookup: Lookup | None = field(default=None, repr=False, compare=False)
     patience: float | None = None
     network: str = ""
+    algorithm: str = ""
 
     @property
     def start_timeout(self) -> float:
@@ -223,6 +225,7 @@ def read_environment(
         compare_shapes=read_compare_shapes(compare_shapes, variables),
         patience=None if patience_value is None else settings.seconds(patience_value, patience_source),
         network="" if network_value is None else str(network_value),
+        algorithm=_lookup(variables, overrides.VARIABLE) or "",
     )
 
 
@@ -310,6 +313,19 @@ def read_symmetric_heap(environ: Mapping[str, str] | None = None) -> int:
     if heap > MAX_HEAP:
         raise ValueError(f"COLLECTIVES_SYMMETRIC_HEAP is {text!r}; at most {MAX_HEAP >> 40}T are accepted")
     return heap
+
+
+def read_overrides(environ: Mapping[str, str] | None = None) -> list[overrides.Override]:
+    """The algorithms that are to be taken for calls of some sizes; the same on every rank.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+
+    Raises:
+        ValueError: the variable cannot be read, or names what does not exist.
+    """
+    text = _lookup(os.environ if environ is None else environ, overrides.VARIABLE)
+    return [] if text is None else overrides.parse(text)
 
 
 def read_num_threads(environ: Mapping[str, str] | None = None) -> int:

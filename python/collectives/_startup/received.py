@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+_TEXTS = ("hostname", "machine", "stack", "transport", "name", "network", "algorithm")  # of an introduction
+
 
 def is_list_of(value: Any, accepted: Callable[[Any], bool]) -> bool:
     return isinstance(value, (list, tuple)) and all(map(accepted, value))
@@ -22,9 +24,7 @@ def is_info(_: int, value: Any) -> bool:
     """Whether a description of a process has the fields and types that are used here; others are only printed."""
     return (
         isinstance(value, dict)
-        and all(
-            isinstance(value.get(key), str) for key in ("hostname", "machine", "stack", "transport", "name", "network")
-        )
+        and all(isinstance(value.get(key), str) for key in _TEXTS)
         and isinstance(value.get("compare_shapes"), bool)
         and all(is_number(value.get(key)) for key in ("pid", "port_speed", "algorithms"))
         and (value.get("address_space", "") is None or is_number(value.get("address_space")))
