@@ -12,6 +12,9 @@
 namespace collectives {
 namespace {
 
+// Smaller jobs are simulated whole as quickly.
+constexpr int kLeastFolded = 16;
+
 constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::max();
 
 // From this length on, time grows by as much for each further byte, so it is not simulated but drawn out as a line
@@ -127,16 +130,25 @@ std::vector<Prediction> Selector::predictions(const Problem& problem) const {
   return all;
 }
 
+Prediction Selector::by_cost(const Algorithm& algorithm, const Problem& problem) const {
+  const double us = algorithm.cost(problem, topology_, costs_);
+  Prediction result{&algorithm, {}, static_cast<Picoseconds>(us * static_cast<double>(kMicrosecond))};
+  result.formula = true;
+  return result;
+}
+
 Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const {
   if (!simulates()) {
-    const double us = algorithm.cost(problem, topology_, costs_);
-    return {&algorithm, {}, static_cast<Picoseconds>(us * static_cast<double>(kMicrosecond))};
+    return by_cost(algorithm, problem);
   }
   const std::int64_t bytes = size_class(bytes_of_rank(problem, topology_.size));
   if (bytes <= kMostSimulatedBytes) {
     return simulate(algorithm, problem, bytes, most);
   }
   const Prediction half = simulate(algorithm, problem, kMostSimulatedBytes / 2, most);
+  if (half.formula) {
+    return by_cost(algorithm, problem);
+  }
   if (half.cut_off) {
     return half;
   }
@@ -150,23 +162,51 @@ Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem,
   };
   const Picoseconds wire = drawn_out(half.wire, whole.wire);
   const Picoseconds time = std::max(wire, drawn_out(half.time, whole.time));
-  return {&algorithm, {}, time, wire, drawn_out(half.processor, whole.processor), false};
+  return {&algorithm, {}, time, wire, drawn_out(half.processor, whole.processor)};
 }
 
+// Of one dtype, so that the choice does not depend on which call of a class comes first.
 Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes,
                               Picoseconds most) const {
-  // Of one dtype, so that the choice does not depend on which call of a class comes first.
-  Problem like = even_problem(problem.collective, bytes, problem.root, topology_.size);
-  like.memory = problem.memory;
-  std::vector<Schedule> schedules;
-  schedules.reserve(static_cast<std::size_t>(topology_.size));
-  Topology of_rank = topology_;
-  for (int rank = 0; rank < topology_.size; ++rank) {
+  const int size = topology_.size;
+  const auto like = [&](std::int64_t length) {
+    Problem result = even_problem(problem.collective, length, problem.root, size);
+    result.memory = problem.memory;
+    return result;
+  };
+  const auto run = [&](const std::vector<Schedule>& schedules, const Fold& fold) -> Prediction {
+    const Simulated result = Simulation(schedules, topology_, network_, fold).run(most);
+    return {&algorithm, {}, result.time, result.wire, result.processor, false, result.cut_off};
+  };
+  Problem asked = like(bytes);
+  const auto build = [&](int rank) {
+    Topology of_rank = topology_;
     of_rank.rank = rank;
-    schedules.push_back(algorithm.build(like, of_rank, Limits()));
+    return algorithm.build(asked, of_rank, Limits());
+  };
+  std::vector<Schedule> schedules;
+  if (Fold fold; size > kLeastFolded && has_equal_hosts(topology_, fold)) {
+    // As it is, or else of a length that all ranks can share equally, in whole cache lines.
+    const std::int64_t unit = std::int64_t{64} * size;
+    for (const std::int64_t length : {bytes, (bytes + unit - 1) / unit * unit}) {
+      asked = like(length);
+      fold.symmetry = symmetry_of(build, fold, schedules);
+      if (fold.symmetry != Symmetry::kNone) {
+        return run(schedules, fold);
+      }
+    }
+    asked = like(bytes);
+    schedules.clear();
   }
-  const Simulated result = Simulation(schedules, topology_, network_).run(most);
-  return {&algorithm, {}, result.time, result.wire, result.processor, result.cut_off};
+  std::int64_t steps = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    schedules.push_back(build(rank));
+    steps += static_cast<std::int64_t>(schedules.back().steps.size());
+    if (size > kMostSimulated && steps > kMostSteps) {
+      return by_cost(algorithm, problem);
+    }
+  }
+  return run(schedules, {});
 }
 
 }  // namespace collectives

@@ -2,9 +2,10 @@
 //
 // Ranks of one host: caches decide, so the formulas of the algorithms do, with measured constants (Algorithm::cost).
 // Ranks of several hosts: the schedules of all ranks are run in virtual time (Simulation), for each algorithm that
-// applies, and the fastest is taken. That is done once for each class of sizes. With more than kMostSimulated ranks
-// that would take too long, and two ranks have nothing to share a port with and send equally much by most algorithms:
-// there the formulas decide, too.
+// applies, and the fastest is taken. That is done once for each class of sizes. In a large job of equal hosts one host
+// stands for all where the algorithm is symmetric (fold.h), and what has few steps is simulated whole. Formulas are
+// asked for the rest, and also for two ranks, which have nobody to share a port with and send equally much by most
+// algorithms.
 #pragma once
 
 #include <compare>
@@ -26,6 +27,7 @@ struct Prediction {
   Picoseconds time = 0;
   Picoseconds wire = 0;       // that the busiest port of a host carries bytes; 0 where a formula was asked
   Picoseconds processor = 0;  // that the thread of the slowest rank works; as above
+  bool formula = false;       // it was not simulated
   bool cut_off = false;       // it takes longer: the times are those up to where that did not matter any more
 };
 
@@ -42,7 +44,8 @@ Problem even_problem(Collective collective, std::int64_t bytes, int root, int si
 
 class Selector {
  public:
-  static constexpr int kMostSimulated = 64;
+  static constexpr int kMostSimulated = 64;           // ranks of which all are simulated, whatever their steps
+  static constexpr std::int64_t kMostSteps = 60'000;  // of all ranks of a larger job together
   static constexpr int kMuchLonger = 10;
 
   // overrides: the first that fits a call counts.
@@ -61,7 +64,7 @@ class Selector {
   std::vector<Prediction> predictions(const Problem& problem) const;
 
   // Whether schedules are simulated here, rather than formulas asked.
-  bool simulates() const { return !topology_.all_mapped() && topology_.size > 2 && topology_.size <= kMostSimulated; }
+  bool simulates() const { return !topology_.all_mapped() && topology_.size > 2; }
 
  private:
   // Calls with the same key get the same algorithm.
@@ -78,6 +81,7 @@ class Selector {
   std::vector<const Algorithm*> by_formula(const Problem& problem, bool deterministic) const;
   // `most`: later than that does not matter; the time may then be cut off.
   Prediction predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const;
+  Prediction by_cost(const Algorithm& algorithm, const Problem& problem) const;
   Prediction simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes, Picoseconds most) const;
 
   const Topology& topology_;

@@ -21,8 +21,9 @@ Picoseconds wire_byte(const Network& network) {
 
 }  // namespace
 
-Simulation::Simulation(const std::vector<Schedule>& schedules, const Topology& topology, const Network& network)
-    : topology_(topology), latency_(network.latency_ns * kNanosecond), wire_byte_(wire_byte(network)) {
+Simulation::Simulation(const std::vector<Schedule>& schedules, const Topology& topology, const Network& network,
+                       const Fold& fold)
+    : topology_(topology), fold_(fold), latency_(network.latency_ns * kNanosecond), wire_byte_(wire_byte(network)) {
   const int hosts = 1 + *std::max_element(topology.host.begin(), topology.host.end());
   out_.resize(static_cast<std::size_t>(hosts));
   in_.resize(static_cast<std::size_t>(hosts));
@@ -227,7 +228,9 @@ int Simulation::stream_of(int from, int to) {
 
 void Simulation::send_piece(int rank, const Step& step) {
   Rank& r = ranks_[static_cast<std::size_t>(rank)];
-  const int index = stream_of(rank, step.peer);
+  const bool folded = fold_.symmetry != Symmetry::kNone;
+  const int index =
+      folded ? stream_of(fold_.sender_of(rank, step.peer), step.peer % fold_.local) : stream_of(rank, step.peer);
   const bool mapped = streams_[static_cast<std::size_t>(index)].mapped;
   const std::int64_t bytes = std::min(kPiece, step.length - r.sent);
   const Picoseconds message = r.sent > 0 ? 0 : mapped ? costs_.mapped_message : costs_.send_message;
@@ -240,7 +243,7 @@ void Simulation::send_piece(int rank, const Step& step) {
 void Simulation::queue_piece(const Event& event) {
   Stream& stream = streams_[static_cast<std::size_t>(event.index)];
   stream.pieces.push_back({std::max(event.bytes, kFrame), event.last});
-  const int host = topology_.host[static_cast<std::size_t>(stream.from)];
+  const int host = fold_.symmetry != Symmetry::kNone ? 0 : topology_.host[static_cast<std::size_t>(stream.from)];
   Port& port = out_[static_cast<std::size_t>(host)];
   if (!stream.queued) {
     stream.queued = true;

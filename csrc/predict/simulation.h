@@ -28,6 +28,7 @@
 
 #include "core/network.h"
 #include "core/topology.h"
+#include "predict/fold.h"
 #include "predict/machine.h"
 #include "schedule/schedule.h"
 
@@ -43,8 +44,10 @@ struct Simulated {
 
 class Simulation {
  public:
-  // schedules: of all ranks, in order. They outlive this.
-  Simulation(const std::vector<Schedule>& schedules, const Topology& topology, const Network& network);
+  // schedules: of all ranks, in order, or of those of the first host, which stands for all by the symmetry of `fold`.
+  // All arguments outlive this.
+  Simulation(const std::vector<Schedule>& schedules, const Topology& topology, const Network& network,
+             const Fold& fold = {});
 
   // Runs until all ranks are at the end of their schedules, or it is later than `most`. Throws std::logic_error where
   // ranks wait for each other for ever.
@@ -116,6 +119,7 @@ class Simulation {
   Picoseconds on_wire(std::int64_t bytes) const { return bytes * wire_byte_; }
 
   const Topology& topology_;
+  const Fold fold_;
   const ProcessorCosts costs_;
   const Picoseconds latency_;
   const Picoseconds wire_byte_;

@@ -1,6 +1,6 @@
 """docs/first_minutes.md has the commands of the README, and tools/first_minutes.py replaces what differs between runs.
 
-`.ci/run first_minutes` runs them, which takes as long as an installation.
+`.ci/run readme_first` runs them, which takes as long as an installation.
 """
 
 from __future__ import annotations

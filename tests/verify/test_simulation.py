@@ -74,11 +74,32 @@ def test_every_schedule_ends(collective):
             assert all(us > 0 for us in found.values())
 
 
-def test_on_one_host_formulas_are_asked_and_for_two_or_very_many_ranks_too():
-    assert not _core._predictions_for("all_reduce", 8, hosts=[0, 1])["simulated"]
+def test_on_one_host_formulas_are_asked_and_for_two_ranks_too():
     assert not _core._predictions_for("all_reduce", 8, hosts=[0, 0])["simulated"]
-    assert _core._predictions_for("all_reduce", 8, hosts=[r // 8 for r in range(64)])["simulated"]
-    assert not _core._predictions_for("all_reduce", 8, hosts=[r // 8 for r in range(72)])["simulated"]
+    assert not _core._predictions_for("all_reduce", 8, hosts=[0, 1])["simulated"]
+
+
+@pytest.mark.parametrize("nbytes", [8, 65_536, 1_000_000])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"])
+def test_one_host_stands_for_all_as_if_all_were_simulated(collective, nbytes):
+    """The machines of the other job are numbered in another order, by which it is not taken for one of equal hosts."""
+    hosts = [r // 4 for r in range(32)]
+    folded = times(collective, nbytes, hosts, bytes_per_ms=GBIT)
+    whole = times(collective, nbytes, hosts, machine=[7 - host for host in hosts], bytes_per_ms=GBIT)
+    assert folded.keys() == whole.keys()
+    best = min(whole, key=whole.get)
+    assert folded[best] == pytest.approx(whole[best], rel=0.1)
+    assert min(folded.values()) == pytest.approx(whole[best], rel=0.1)
+
+
+def test_large_jobs_are_folded():
+    hosts = [r // 8 for r in range(512)]
+    found = _core._predictions_for("all_reduce", 64 << 20, hosts=hosts, bytes_per_ms=25 * GBIT)
+    assert found["simulated"]
+    best = found["candidates"][0]
+    wire = 2 * 63 / 64 * (64 << 20) / (25 * GBIT) * 1e3
+    assert wire <= best["us"] <= 1.5 * wire
+    assert best["algorithm"] in {"hierarchical", "ring", "halving_doubling"}
 
 
 def test_a_root_that_does_not_exist():
