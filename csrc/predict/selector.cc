@@ -176,6 +176,9 @@ Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem
   };
   const auto run = [&](const std::vector<Schedule>& schedules, const Fold& fold) -> Prediction {
     const Simulated result = Simulation(schedules, topology_, network_, fold).run(most);
+    if (!result.ends) {
+      return by_cost(algorithm, problem);
+    }
     return {&algorithm, {}, result.time, result.wire, result.processor, false, result.cut_off};
   };
   Problem asked = like(bytes);
@@ -192,7 +195,9 @@ Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem
       asked = like(length);
       fold.symmetry = symmetry_of(build, fold, schedules);
       if (fold.symmetry != Symmetry::kNone) {
-        return run(schedules, fold);
+        if (const Prediction folded = run(schedules, fold); !folded.formula) {
+          return folded;
+        }
       }
     }
     asked = like(bytes);

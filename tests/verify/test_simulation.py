@@ -13,6 +13,7 @@ def times(collective, nbytes, hosts, **network):
     """By algorithm, microseconds; those that cannot be used are left out."""
     found = _core._predictions_for(collective, nbytes, hosts=hosts, **network)
     assert found["simulated"]
+    assert not any(entry["formula"] for entry in found["candidates"])
     return {entry["algorithm"]: entry["us"] for entry in found["candidates"] if not entry["unsupported"]}
 
 

@@ -23,6 +23,7 @@ class Candidate:
     Attributes:
         algorithm: its name, as ``algorithm=`` takes it.
         us: predicted time of the call in microseconds; ``None`` where the algorithm cannot be used.
+        formula: whether it was not simulated: the time is that of the algorithm's formula, as always on one host.
         at_least: whether it takes longer, ten times as long as the fastest or more: the simulation ends there.
         wire_us: for how much of it the busiest port of a host carries bytes; ``None`` on one host.
         processor_us: for how much of it the slowest rank's thread moves or adds bytes; ``None`` on one host.
@@ -34,6 +35,7 @@ class Candidate:
     wire_us: float | None
     processor_us: float | None
     unsupported: str
+    formula: bool
     at_least: bool
 
     @property
@@ -105,9 +107,10 @@ def explain(communicator: Communicator, collective: str, nbytes: int, root: int)
         Candidate(
             entry["algorithm"],
             entry["us"],
-            entry["wire_us"] if found["simulated"] else None,
-            entry["processor_us"] if found["simulated"] else None,
+            None if entry["formula"] else entry["wire_us"],
+            None if entry["formula"] else entry["processor_us"],
             entry["unsupported"],
+            entry["formula"],
             entry["at_least"],
         )
         for entry in found["candidates"]
