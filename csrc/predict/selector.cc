@@ -5,6 +5,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "predict/simulation.h"
 #include "schedule/schedule.h"
@@ -99,16 +100,20 @@ const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
 }
 
 std::vector<const Algorithm*> Selector::by_formula(const Problem& problem, bool deterministic) const {
-  std::vector<const Algorithm*> candidates;
+  std::vector<std::pair<double, const Algorithm*>> found;
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective == problem.collective && algorithm.unsupported(problem, topology_).empty() &&
         (!deterministic || algorithm.determinism == Determinism::kCanonical)) {
-      candidates.push_back(&algorithm);
+      found.emplace_back(algorithm.cost(problem, topology_, costs_), &algorithm);
     }
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [&](const Algorithm* a, const Algorithm* b) {
-    return a->cost(problem, topology_, costs_) < b->cost(problem, topology_, costs_);
-  });
+  // Of equal costs, the one that the registry has first: it holds algorithms in one piece, so addresses rise.
+  std::sort(found.begin(), found.end());
+  std::vector<const Algorithm*> candidates;
+  candidates.reserve(found.size());
+  for (const auto& [cost, algorithm] : found) {
+    candidates.push_back(algorithm);
+  }
   return candidates;
 }
 
