@@ -246,6 +246,6 @@ def many_failures(pools: Pools, transport: str, rounds: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("transport", ["local", "shm", "tcp"])
 def test_failures_leak_no_descriptor(pools: Pools, transport: str) -> None:
-    """Some that others still hold may count, too, but not each time."""
+    """Some that others still hold may count, too, but not each time. The first round opens what stays open."""
     counts = [sum(each) for each in many_failures(pools, transport, 8)]
-    assert min(counts[5:]) <= min(counts[:3]), counts
+    assert min(counts[5:]) <= min(counts[1:4]), counts

@@ -132,7 +132,8 @@ def test_hosts_come_first(hosts, places, replicas, order):
         assert result["host"] == host
         assert result["local_size"] == host.count(host[rank])
         assert result["local_rank"] == host[:rank].count(host[rank])
-        assert "tcp" in result["carried"]
+        # Algorithms may have one rank of a host speak for all.
+        assert any("tcp" in other["carried"] for other, place in zip(ranks, host, strict=True) if place == host[rank])
         assert ("shm" in result["carried"]) == (result["local_size"] > 1)
 
 
