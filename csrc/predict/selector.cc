@@ -33,7 +33,7 @@ std::int64_t size_class(std::int64_t bytes) {
     return bytes == 0 ? 0 : 8;
   }
   const auto size = static_cast<std::uint64_t>(bytes);
-  const std::uint64_t quarter = std::bit_floor(size) / 4;
+  const std::uint64_t quarter = std::max<std::uint64_t>(1, std::bit_floor(size) / 4);
   return static_cast<std::int64_t>((size + quarter - 1) / quarter * quarter);
 }
 

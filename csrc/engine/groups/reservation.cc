@@ -9,7 +9,7 @@
 
 namespace collectives {
 
-Reservation::Reservation(const Communicator& parent, std::uint32_t number, std::vector<int> members)
+Reservation::Reservation(const Communicator& parent, std::uint32_t number, const std::vector<int>& members)
     : engine_(parent.engine()), options_(parent.options()) {
   options_.id = number;
   options_.members.clear();

@@ -20,7 +20,7 @@ class Reservation {
  public:
   // members: the ranks in `parent` of the new group in the order of their new ranks, this rank among them; or none, for
   // a rank that is in no group.
-  Reservation(const Communicator& parent, std::uint32_t number, std::vector<int> members);
+  Reservation(const Communicator& parent, std::uint32_t number, const std::vector<int>& members);
   ~Reservation();
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
