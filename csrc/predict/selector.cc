@@ -158,7 +158,7 @@ Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem,
     return half;
   }
   const Prediction whole = simulate(algorithm, problem, kMostSimulatedBytes, most);
-  if (whole.cut_off) {
+  if (whole.formula || whole.cut_off) {  // it may have too many steps where half of it had not
     return whole;
   }
   const auto drawn_out = [&](Picoseconds a, Picoseconds b) {

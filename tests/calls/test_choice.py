@@ -21,6 +21,15 @@ def test_the_first_candidate_is_what_auto_takes():
         assert "it needs ranks on several hosts" in text[-1]
 
 
+def test_a_world_of_one_has_nothing_to_choose_between():
+    (alone,) = collectives.local_group(1)
+    with alone:
+        for collective in ("all_reduce", "all_to_all", "barrier", "scan"):
+            found = alone.explain(collective, nbytes=1 << 20)
+            assert str(found).startswith(f"{collective} of 1048576 bytes; there is no other rank")
+            assert found.chosen
+
+
 def test_arguments():
     a, b = collectives.local_group(2)
     with a, b:
