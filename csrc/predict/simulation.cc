@@ -5,8 +5,10 @@
 namespace collectives {
 namespace {
 
-// What a port sends at a time of one stream before it is the turn of another.
+// What a port sends at a time of one stream before it is the turn of another. Long messages are cut into this many
+// pieces: they take their time however it is divided, and each piece costs the simulation some.
 constexpr std::int64_t kPiece = 64 << 10;
+constexpr std::int64_t kMostPieces = 8;
 // Even a message of no bytes is a frame with its headers.
 constexpr std::int64_t kFrame = 80;
 // Until a rank sees what another one has written into memory that they share.
@@ -231,7 +233,7 @@ void Simulation::send_piece(int rank, const Step& step) {
   const int index =
       folded ? stream_of(fold_.sender_of(rank, step.peer), step.peer % fold_.local) : stream_of(rank, step.peer);
   const bool mapped = streams_[static_cast<std::size_t>(index)].mapped;
-  const std::int64_t bytes = std::min(kPiece, step.length - r.sent);
+  const std::int64_t bytes = std::min(std::max(kPiece, step.length / kMostPieces), step.length - r.sent);
   const Picoseconds message = r.sent > 0 ? 0 : mapped ? costs_.mapped_message : costs_.send_message;
   r.sent += bytes;
   const Picoseconds done = work(rank, message + bytes * (mapped ? costs_.mapped_byte : costs_.send_byte));
