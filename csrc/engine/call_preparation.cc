@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 
 #include "core/error.h"
@@ -36,6 +37,34 @@ std::size_t number_of_parts(Collective collective, int size) {
   return collective == Collective::kAllToAll ? ranks * ranks : ranks;
 }
 
+// Lengths of an all_to_all whose parts are all alike: those of one part, as there are n of them whatever the number of
+// ranks. Found in the spans where the call has no lengths.
+bool find_one_length(const Call& call, int size, std::vector<std::int64_t>& lengths) {
+  if (call.collective != Collective::kAllToAll) {
+    return false;
+  }
+  const auto ranks = static_cast<std::size_t>(size);
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  if (!call.lengths.empty()) {
+    const std::size_t tensors = call.lengths.size() / (ranks * ranks);
+    const bool even = tensors > 0 && call.lengths.size() % (ranks * ranks) == 0 &&
+                      std::equal(call.lengths.begin() + static_cast<std::ptrdiff_t>(tensors), call.lengths.end(),
+                                 call.lengths.begin());
+    if (even) {
+      lengths.assign(call.lengths.begin(), call.lengths.begin() + static_cast<std::ptrdiff_t>(tensors));
+    }
+    return even;
+  }
+  lengths.clear();
+  if (call.input.size() == 1) {
+    lengths.push_back(call.input[0].bytes / size / element);
+  }
+  for (std::size_t t = 0; lengths.size() < call.input.size() / ranks && call.input.size() > 1; ++t) {
+    lengths.push_back(call.input[t].bytes / element);
+  }
+  return true;
+}
+
 // Call::lengths, worked out where the call leaves them out.
 void find_lengths(const Call& call, int size, std::vector<std::int64_t>& lengths) {
   if (!call.lengths.empty() || call.input.size() != 1 || call.output.size() != 1) {
@@ -43,14 +72,12 @@ void find_lengths(const Call& call, int size, std::vector<std::int64_t>& lengths
     return;
   }
   const bool splits = call.collective == Collective::kScatter || call.collective == Collective::kReduceScatter;
-  std::int64_t part = splits ? call.output[0].bytes : call.input[0].bytes;
-  part /= call.collective == Collective::kAllToAll ? size : 1;
-  lengths.assign(number_of_parts(call.collective, size), part / static_cast<std::int64_t>(size_of(call.dtype)));
+  const std::int64_t part = splits ? call.output[0].bytes : call.input[0].bytes;
+  lengths.assign(static_cast<std::size_t>(size), part / static_cast<std::int64_t>(size_of(call.dtype)));
 }
 
 // The elements of each part: what its tensors have together.
-std::vector<std::int64_t> part_counts(Collective collective, const std::vector<std::int64_t>& lengths, int size) {
-  const std::size_t parts = number_of_parts(collective, size);
+std::vector<std::int64_t> part_counts(const std::vector<std::int64_t>& lengths, std::size_t parts) {
   if (lengths.size() % parts != 0) {
     throw ArgumentError(std::to_string(lengths.size()) + " lengths are no multiple of the " + std::to_string(parts) +
                         " parts");
@@ -112,8 +139,10 @@ void CallPreparation::prepare(Work& work, const Call& call) {
     symmetric = work.input_heap_offset >= 0 && work.output_heap_offset >= 0;
   }
   work.counts.clear();
+  counts_.clear();
+  own_ = nullptr;
   if (parts) {
-    find_lengths(call, size(), work.counts);
+    find_parts(work, call);
   } else {
     for (const Span& span : call.input) {
       work.counts.push_back(span.bytes / element);
@@ -136,6 +165,26 @@ void CallPreparation::prepare(Work& work, const Call& call) {
   make_buffers(work, bytes, result_bytes);
   work.divisor = size();
   finish(work, call);
+}
+
+// The lengths that the ranks agree about in the signature, and those of the problem.
+void CallPreparation::find_parts(Work& work, const Call& call) {
+  if (call.own != nullptr && !call.own->even()) {
+    own_ = call.own;
+    work.counts = own_->totals;
+  } else if (call.own != nullptr) {
+    // Of lists of tensors only all that are in a part are known to be as long: the first stands for it.
+    work.counts.assign(static_cast<std::size_t>(call.own->tensors), 0);
+    counts_.assign(1, call.own->all.longest);
+    if (!work.counts.empty()) {
+      work.counts[0] = counts_[0];
+    }
+  } else if (find_one_length(call, size(), work.counts)) {
+    counts_.assign(1, std::accumulate(work.counts.begin(), work.counts.end(), std::int64_t{0}));
+  } else {
+    find_lengths(call, size(), work.counts);
+    counts_ = part_counts(work.counts, number_of_parts(call.collective, size()));
+  }
 }
 
 // Vector collectives leave lengths open, but no shapes: callers that give any want them compared.
@@ -163,10 +212,11 @@ void CallPreparation::prepare_agreement(Work& work, const Call& call) {
   work.signature = make_signature(call.collective, call.op, call.dtype, MemoryKind::kPrivate, false, kByNccl, call.root,
                                   work.counts);
   counts_.clear();
+  own_ = nullptr;
   if (is_vector(call.collective)) {
-    counts_ = part_counts(call.collective, work.counts, size());
+    counts_ = part_counts(work.counts, number_of_parts(call.collective, size()));
   }
-  if (plans_.find(work.signature, counts_) != nullptr) {
+  if (plans_.find(work.signature, counts_, nullptr) != nullptr) {
     work.plan = plans_.entry(work.signature);
   } else {
     Problem barrier;
@@ -234,11 +284,7 @@ void CallPreparation::make_buffers(Work& work, std::int64_t bytes, std::int64_t 
 
 // Finds or makes the plan.
 void CallPreparation::find_plan(Work& work, const Call& call, const Signature& signature, bool symmetric) {
-  counts_.clear();
-  if (is_vector(call.collective)) {
-    counts_ = part_counts(call.collective, work.counts, size());
-  }
-  if (Plan* plan = plans_.find(signature, counts_); plan != nullptr) {
+  if (Plan* plan = plans_.find(signature, counts_, own_.get()); plan != nullptr) {
     if (work.plan.get() != plan) {
       work.plan = plans_.entry(signature);
     }
@@ -252,6 +298,10 @@ void CallPreparation::find_plan(Work& work, const Call& call, const Signature& s
   problem.count = total_count(signature);
   problem.root = call.root;
   problem.counts = counts_;
+  problem.own = own_;
+  if (call.collective == Collective::kAllToAll && counts_.size() == 1) {
+    problem.count = counts_[0] * size() * size();
+  }
   const Algorithm* algorithm = nullptr;
   if (call.algorithm == 0) {
     algorithm = &selector_.choose(problem, call.deterministic);
@@ -260,6 +310,10 @@ void CallPreparation::find_plan(Work& work, const Call& call, const Signature& s
     if (call.deterministic && algorithm->determinism != Determinism::kCanonical) {
       throw ArgumentError("the result of algorithm " + std::string(algorithm->name) +
                           " depends on the size; with deterministic=True leave the choice to algorithm=\"auto\"");
+    }
+    // That the parts differ in length is known only now, to all ranks alike.
+    if (own_ != nullptr && !algorithm->unsupported(problem, options_.topology).empty()) {
+      algorithm = &selector_.choose(problem, call.deterministic);
     }
   }
   work.plan = make_plan(signature, problem, *algorithm, options_.topology, domain_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/executor/executor.h"
@@ -45,6 +46,7 @@ class CallPreparation {
   int size() const { return options_.topology.size; }
   double timeout_of(const Call& call) const { return call.timeout_s >= 0 ? call.timeout_s : options_.timeout_s; }
   void prepare_agreement(Work& work, const Call& call);
+  void find_parts(Work& work, const Call& call);
   void find_plan(Work& work, const Call& call, const Signature& signature, bool symmetric);
   void add_shapes(Work& work, const Call& call) const;
   static void scale(Work& work, const Call& call);
@@ -56,7 +58,9 @@ class CallPreparation {
   Selector selector_;
   const Executor& executor_;
   PlanCache plans_;
-  std::vector<std::int64_t> counts_;  // Problem::counts of the call that is being prepared
+  // Problem::counts and Problem::own of the call that is being prepared.
+  std::vector<std::int64_t> counts_;
+  std::shared_ptr<const OwnParts> own_;
 };
 
 }  // namespace collectives

@@ -66,12 +66,17 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
 // do this collective, op, dtype and root.
 int algorithm_number(Problem problem, const std::string& name, const Topology& topology);
 
-// Plans by signature and lengths of parts. Direct-mapped: a look-up is one comparison, and a collision evicts.
+// Plans by signature and lengths of parts (Problem::counts, Problem::own). Direct-mapped: a look-up is one comparison, and a collision evicts.
 class PlanCache {
  public:
-  Plan* find(const Signature& signature, const std::vector<std::int64_t>& counts) {
+  Plan* find(const Signature& signature, const std::vector<std::int64_t>& counts, const OwnParts* own) {
     Plan* plan = entries_[index(signature)].get();
-    return plan != nullptr && plan->signature == signature && plan->problem.counts == counts ? plan : nullptr;
+    if (plan == nullptr || plan->signature != signature || plan->problem.counts != counts) {
+      return nullptr;
+    }
+    const OwnParts* known = plan->problem.own.get();
+    const bool same = known == own || (known != nullptr && own != nullptr && *known == *own);
+    return same ? plan : nullptr;
   }
   // The evicted plan is handed back, since a collective in flight may still run it.
   std::shared_ptr<Plan> put(std::shared_ptr<Plan> plan) {

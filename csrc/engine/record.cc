@@ -17,7 +17,8 @@ void describe_to(Recorder& recorder, Work& work, std::uint32_t communicator) {
   facts.tag = work.message.tag;
   facts.root = problem.root;
   const std::size_t parts = std::max<std::size_t>(problem.counts.size(), 1);
-  facts.tensors = static_cast<std::uint32_t>(work.counts.size() / parts);
+  facts.tensors = problem.own != nullptr ? static_cast<std::uint32_t>(problem.own->tensors)
+                                         : static_cast<std::uint32_t>(work.counts.size() / parts);
   facts.collective = problem.collective;
   facts.op = problem.op;
   facts.dtype = static_cast<DType>(work.signature.dtype & 0x7f);

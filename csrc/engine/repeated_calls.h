@@ -64,7 +64,7 @@ class RepeatedCalls {
  private:
   // Whether it has none of what keeps a call from having a key, besides its arrays, its root and its op.
   static bool is_keyed(const Call& call) {
-    return call.lengths.empty() && !call.by_nccl && call.details == nullptr && call.name.empty();
+    return call.lengths.empty() && call.own == nullptr && !call.by_nccl && call.details == nullptr && call.name.empty();
   }
 
   // The work is kept beside its place, which would be one load more before anything begins.

@@ -57,11 +57,14 @@ struct Call : CallHead {
   double factor = 1;  // premul_sum: of the input of this rank
   std::vector<Span> input;
   std::vector<Span> output;  // the same spans when in place
-  // Vector collectives: the lengths of all parts of all ranks in elements, the same list on every rank, in the order of
-  // Problem::counts; a list of tensors has as many entries for each part as there are tensors. Empty for one tensor
+  // Vector collectives: the lengths of the parts of all ranks in elements, the same list on every rank, of all_to_all by
+  // [from * size + to]; a list of tensors has as many entries for each part as there are tensors. Empty for one tensor
   // that every rank gives and gets in parts of the same length: then there is one span each way, without memory where
-  // gather gives a rank nothing or scatter takes nothing from it.
+  // gather gives a rank nothing or scatter takes nothing from it. Empty also for an all_to_all of such parts of several
+  // tensors, and where there is `own`.
   std::vector<std::int64_t> lengths;
+  // all_to_all: what this rank knows of the lengths, once the ranks have told each other.
+  std::shared_ptr<const OwnParts> own;
   // Of the inputs. None where the ranks need not agree about them: in messages, and in vector collectives, whose
   // callers compare them.
   Shapes shapes;
@@ -113,7 +116,7 @@ struct Work : Recording, ListNode<Work, Unmatched> {
   Buffer output;
   std::vector<Span> input_spans;
   std::vector<Span> output_spans;
-  std::vector<std::int64_t> counts;  // elements of each tensor of the list as it was given, or Call::lengths
+  std::vector<std::int64_t> counts;  // elements of each tensor of the list as it was given, or of parts
   Shapes shapes;                     // the ranks have to agree about them
   std::shared_ptr<const TensorDetails> details;
   std::int64_t input_heap_offset = -1;  // symmetric memory

@@ -46,9 +46,9 @@ Problem even_problem(Collective collective, std::int64_t bytes, int root, int si
   problem.count = (bytes + problem.element() - 1) / problem.element();
   if (is_vector(collective)) {
     const std::int64_t part = (problem.count + size - 1) / size;
-    const std::int64_t parts = std::int64_t{size} * (collective == Collective::kAllToAll ? size : 1);
-    problem.counts.assign(static_cast<std::size_t>(parts), part);
-    problem.count = part * parts;
+    const bool all_to_all = collective == Collective::kAllToAll;
+    problem.counts.assign(all_to_all ? 1 : static_cast<std::size_t>(size), part);
+    problem.count = part * size * (all_to_all ? size : 1);
   }
   return problem;
 }

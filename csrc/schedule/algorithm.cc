@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "core/error.h"
 
@@ -66,6 +68,12 @@ std::int64_t Problem::input_bytes(int rank, int size) const {
     case Collective::kScatter:
       return rank == root ? bytes() : 0;
     case Collective::kAllToAll:
+      if (own != nullptr) {
+        return own->totals[rank] * element();
+      }
+      if (has_one_length()) {
+        return size * counts[0] * element();
+      }
       return std::accumulate(counts.begin() + std::ptrdiff_t{rank} * size,
                              counts.begin() + std::ptrdiff_t{rank + 1} * size, std::int64_t{0}) *
              element();
@@ -101,13 +109,25 @@ std::int64_t Problem::part_bytes(int from, int to, int size) const {
     case Collective::kScatter:
       return from == root ? counts[to] * element() : 0;
     default:
-      return counts[std::ptrdiff_t{from} * size + to] * element();
+      if (own != nullptr) {
+        if (from != own->rank && to != own->rank) {
+          throw std::logic_error("the length of a part between two other ranks is not known");
+        }
+        return (from == own->rank ? own->gives[to] : own->gets[from]) * element();
+      }
+      return counts[has_one_length() ? 0 : std::ptrdiff_t{from} * size + to] * element();
   }
 }
 
 std::int64_t Problem::input_offset(int from, int to, int size) const {
   if (collective == Collective::kAllGather || collective == Collective::kGather) {
     return 0;  // all of it goes to every rank
+  }
+  if (has_one_length()) {
+    return to * counts[0] * element();
+  }
+  if (own != nullptr && from != own->rank) {
+    return own->begins[from] * element();
   }
   std::int64_t offset = 0;
   for (int r = 0; r < to; ++r) {
@@ -120,6 +140,9 @@ std::int64_t Problem::output_offset(int from, int to, int size) const {
   if (collective == Collective::kReduceScatter || collective == Collective::kScatter) {
     return 0;
   }
+  if (has_one_length()) {
+    return from * counts[0] * element();
+  }
   std::int64_t offset = 0;
   for (int r = 0; r < from; ++r) {
     offset += part_bytes(r, to, size);
@@ -127,12 +150,43 @@ std::int64_t Problem::output_offset(int from, int to, int size) const {
   return offset;
 }
 
+std::int64_t Problem::readers_before(int from, int to, int size) const {
+  if (has_one_length()) {
+    return counts[0] > 0 ? to - (from < to ? 1 : 0) : 0;
+  }
+  if (own != nullptr && from != own->rank) {
+    return own->before[from];
+  }
+  std::int64_t before = 0;
+  for (int r = 0; r < to; ++r) {
+    before += r != from && part_bytes(from, r, size) > 0 ? 1 : 0;
+  }
+  return before;
+}
+
 bool Problem::even() const {
+  if (own != nullptr) {
+    return own->even_but_for_empty();
+  }
   std::int64_t length = 0;
   return std::all_of(counts.begin(), counts.end(), [&](std::int64_t c) {
     length = length == 0 ? c : length;
     return c == 0 || c == length;
   });
+}
+
+Problem Problem::as_known_to(int rank, int size) const {
+  Problem result = *this;
+  if (collective == Collective::kAllToAll && own == nullptr && counts.size() > 1) {
+    auto known = std::make_shared<OwnParts>(OwnParts::of(rank, size, counts));
+    result.counts.clear();
+    if (known->even()) {
+      result.counts.push_back(known->all.longest);
+    } else {
+      result.own = std::move(known);
+    }
+  }
+  return result;
 }
 
 CostModel CostModel::of(const Topology& topology, LinkCost mapped, LinkCost message) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "core/link_cost.h"
 #include "core/topology.h"
 #include "core/types.h"
+#include "schedule/own_parts.h"
 #include "schedule/schedule.h"
 
 namespace collectives {
@@ -20,8 +22,11 @@ struct Problem {
   // Elements: of each rank where all have the same, else of all parts together.
   std::int64_t count = 0;
   int root = 0;
-  // Vector collectives: the elements of the part of each rank, or for all_to_all [from * size + to].
+  // Vector collectives: the elements of the part of each rank. all_to_all: one number where all parts have the same
+  // length; else `own`, or the whole table [from * size + to].
   std::vector<std::int64_t> counts;
+  // all_to_all: what the rank of Topology knows; only of its own parts can anything be asked then.
+  std::shared_ptr<const OwnParts> own;
 
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype)); }
   std::int64_t bytes() const { return count * element(); }
@@ -33,12 +38,19 @@ struct Problem {
   std::int64_t part_bytes(int from, int to, int size) const;
   std::int64_t input_offset(int from, int to, int size) const;
   std::int64_t output_offset(int from, int to, int size) const;
+  // How many other ranks before `to` get something of `from`.
+  std::int64_t readers_before(int from, int to, int size) const;
   // Whether a rank gets a result, in vector collectives perhaps an empty one.
   bool has_output(int rank) const {
     return collective == Collective::kReduce ? rank == root : collective != Collective::kExscan || rank > 0;
   }
   // All parts that are not empty have the same length.
   bool even() const;
+  // The same problem as a rank knows it that has only its own row and column: all_to_all has `own`, or one number.
+  Problem as_known_to(int rank, int size) const;
+
+ private:
+  bool has_one_length() const { return collective == Collective::kAllToAll && counts.size() == 1; }
 };
 
 // Of memory: as measured between two cores that share a cache (docs/lab/index.md).

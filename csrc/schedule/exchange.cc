@@ -15,49 +15,68 @@ constexpr int kSlotsOfPipeline = 4;
 // through the caches; where these cannot hold it all, writing past them is faster (cpu/streaming.h).
 constexpr std::int64_t kMostRead = 32 << 20;
 
+// Of all parts, in bytes.
+struct Extent {
+  std::int64_t longest = 0;     // between two ranks
+  std::int64_t most_given = 0;  // by one rank
+  std::int64_t together = 0;    // all inputs and outputs
+  std::int64_t most_readers = 0;
+};
+
+Extent extent_of(const Problem& problem, int size) {
+  const std::int64_t element = problem.element();
+  if (problem.own != nullptr) {
+    const PartsRow& all = problem.own->all;
+    return {all.longest_to_another * element, all.most_given * element, 2 * all.total * element, all.readers};
+  }
+  if (problem.collective == Collective::kAllToAll && problem.counts.size() == 1) {
+    const std::int64_t part = problem.counts[0] * element;
+    return {part, size * part, 2 * std::int64_t{size} * size * part, part > 0 ? size - 1 : 0};
+  }
+  Extent extent;
+  for (int from = 0; from < size; ++from) {
+    std::int64_t readers = 0;
+    for (int to = 0; to < size; ++to) {
+      if (const std::int64_t bytes = problem.part_bytes(from, to, size); from != to && bytes > 0) {
+        extent.longest = std::max(extent.longest, bytes);
+        ++readers;
+      }
+    }
+    const std::int64_t given = problem.input_bytes(from, size);
+    extent.most_given = std::max(extent.most_given, given);
+    extent.together += given + problem.output_bytes(from, size);
+    extent.most_readers = std::max(extent.most_readers, readers);
+  }
+  return extent;
+}
+
 }  // namespace
 
 Exchange::Exchange(const Problem& problem, const Topology& topology, const Limits& limits)
-    : me_(topology.rank),
+    : problem_(problem),
+      me_(topology.rank),
       size_(topology.size),
       root_(has_root(problem.collective) ? problem.root : -1),
       shared_(problem.collective == Collective::kAllGather),
       even_(problem.even()),
-      pipelined_(even_ && root_ < 0 && std::ranges::count(problem.counts, 0) == 0 && limits.slots >= kSlotsOfPipeline),
-      readers_(topology.size, 0) {
+      pipelined_(even_ && root_ < 0 && problem.own == nullptr && std::ranges::count(problem.counts, 0) == 0 &&
+                 limits.slots >= kSlotsOfPipeline) {
   const std::int64_t element = problem.element();
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
-  std::int64_t most_given = 0;
-  std::int64_t together = 0;
-  std::int64_t most_readers = 1;
-  for (int from = 0; from < size_; ++from) {
-    std::int64_t offset = 0;
-    for (int to = 0; to < size_; ++to) {
-      const std::int64_t bytes = problem.part_bytes(from, to, size_);
-      // What goes to all readers alike lies at the beginning.
-      const bool all_of_it = shared_ || problem.collective == Collective::kGather;
-      parts_.push_back(bytes);
-      input_offsets_.push_back(all_of_it ? 0 : offset);
-      offset += bytes;
-      if (from != to) {
-        longest_ = std::max(longest_, bytes);
-        readers_[from] += bytes > 0 ? 1 : 0;
-      }
-    }
-    most_given = std::max(most_given, problem.input_bytes(from, size_));
-    together += problem.input_bytes(from, size_) + problem.output_bytes(from, size_);
-    most_readers = std::max(most_readers, shared_ ? 1 : readers_[from]);
-  }
   std::int64_t offset = 0;
-  for (int from = 0; from < size_; ++from) {
+  for (int r = 0; r < size_; ++r) {
+    given_.push_back({problem.input_offset(me_, r, size_), problem.readers_before(me_, r, size_)});
+    gotten_.push_back({problem.input_offset(r, me_, size_), problem.readers_before(r, me_, size_)});
     output_offsets_.push_back(problem.collective == Collective::kReduceScatter ? 0 : offset);
-    offset += part(from, me_);
+    offset += part(r, me_);
   }
-  inlined_ = most_given <= limits.inline_bytes;
+  const Extent extent = extent_of(problem, size_);
+  longest_ = extent.longest;
+  inlined_ = extent.most_given <= limits.inline_bytes;
   swaps_ = size_ == 2 && part(0, 1) == part(1, 0) && part(0, 1) > 0 && limits.swap_buffers;
   chooses_ = topology.all_mapped() && !inlined_ && limits.read_bytes > 0 && longest_ >= limits.read_bytes &&
-             together <= kMostRead && !reduces(problem.collective);
-  const std::int64_t room = limits.stage_bytes() / most_readers;
+             extent.together <= kMostRead && !reduces(problem.collective);
+  const std::int64_t room = limits.stage_bytes() / std::max<std::int64_t>(shared_ ? 1 : extent.most_readers, 1);
   // Readers share no cache line where there is room for it.
   const std::int64_t unit = room >= kLine && kLine % element == 0 ? kLine : element;
   chunk_bytes_ = inlined_ ? std::max<std::int64_t>(longest_, 1) : room / unit * unit;
@@ -69,11 +88,8 @@ std::int64_t Exchange::piece(int from, int to, const Chunk& c) const {
 
 // Where in a slot of `from` the bytes for `to` lie: one region for each of its readers, in rank order.
 std::int64_t Exchange::region(int from, int to) const {
-  std::int64_t before = 0;
-  for (int r = 0; r < to && !shared_; ++r) {
-    before += r != from && part(from, r) > 0 ? 1 : 0;
-  }
-  return before * chunk_bytes_;
+  const Place& place = from == me_ ? given_[static_cast<std::size_t>(to)] : gotten_[static_cast<std::size_t>(from)];
+  return shared_ ? 0 : place.readers * chunk_bytes_;
 }
 
 Operand Exchange::place(int from, int to, const Chunk& c) const {
@@ -86,7 +102,7 @@ Operand Exchange::place(int from, int to, const Chunk& c) const {
   if (swaps_) {
     operand = swapped(operand, 1 - from);
   }
-  return readers_[from] == 1 || !shared_ ? owned(operand) : operand;
+  return size_ == 2 || !shared_ ? owned(operand) : operand;
 }
 
 // Whether `reader` awaits the signal of `writer` for a chunk: for its data, or because it proves that what `writer`
@@ -105,9 +121,6 @@ bool Exchange::awaits_root_later(int reader) const {
 }
 
 void Exchange::publish(ScheduleBuilder& b, const Chunk& c) const {
-  if (readers_[me_] == 0) {
-    return;
-  }
   for (int to = 0; to < size_; ++to) {
     const std::int64_t bytes = to == me_ ? 0 : piece(me_, to, c);
     if (bytes > 0) {

@@ -51,13 +51,20 @@ class Exchange {
   // The own part, which does not travel.
   void keep(ScheduleBuilder& b) const;
 
-  std::int64_t part(int from, int to) const { return parts_[index(from, to)]; }
-  std::int64_t input_offset(int from, int to) const { return input_offsets_[index(from, to)]; }
+  std::int64_t part(int from, int to) const { return problem_.part_bytes(from, to, size_); }
+  // Of this rank, or of what it gets.
+  std::int64_t input_offset(int from, int to) const {
+    return from == me_ ? given_[static_cast<std::size_t>(to)].offset : gotten_[static_cast<std::size_t>(from)].offset;
+  }
   std::int64_t output_offset(int from) const { return output_offsets_[from]; }
   std::int64_t segment() const { return segment_; }
 
  private:
-  std::size_t index(int from, int to) const { return static_cast<std::size_t>(from) * size_ + to; }
+  // Where a part lies: in the input of who gives it, and after how many parts for others in its bounce buffer.
+  struct Place {
+    std::int64_t offset = 0;
+    std::int64_t readers = 0;
+  };
   // Bytes of a chunk between two ranks, and of the chunk after it.
   std::int64_t piece(int from, int to, const Chunk& c) const;
   bool more(int from, int to, const Chunk& c) const { return part(from, to) > c.offset + chunk_bytes_; }
@@ -74,6 +81,7 @@ class Exchange {
   void give(ScheduleBuilder& b, const Chunk& c) const;
   void await_and_get(ScheduleBuilder& b, const Chunk& c, const Get& get) const;
 
+  const Problem problem_;
   int me_;
   int size_;
   int root_;     // -1 where there is none
@@ -86,10 +94,9 @@ class Exchange {
   std::int64_t longest_ = 0;
   std::int64_t chunk_bytes_ = 0;
   std::int64_t segment_;
-  std::vector<std::int64_t> parts_;           // [from][to], bytes
-  std::vector<std::int64_t> input_offsets_;   // [from][to]
-  std::vector<std::int64_t> output_offsets_;  // [from], of this rank
-  std::vector<std::int64_t> readers_;         // how many other ranks read from a rank
+  std::vector<Place> given_;   // the parts of this rank for each
+  std::vector<Place> gotten_;  // the parts of each for this rank
+  std::vector<std::int64_t> output_offsets_;
 };
 
 }  // namespace collectives

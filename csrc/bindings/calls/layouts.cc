@@ -19,6 +19,32 @@ namespace py = pybind11;
 
 constexpr std::size_t kHead = 2;  // of the broadcast of a scatter: number of tensors, whether they are a list
 
+// What follows a description where ranks tell each other by pairs.
+enum Paired : std::uint8_t {
+  kRows,      // that this rank gives to the other
+  kExpected,  // of the other
+  // In elements, of all tensors together, and of use in the row of the first:
+  kBegin,   // where the part for the other begins
+  kBefore,  // how many parts for others, not empty, are before it
+  kSays,    // whether this rank expects anything
+  kTotal,   // from here on: PartsRow
+  kLongestToAnother,
+  kReaders,
+  kShortest,
+  kShortestFilled,
+  kLongest,
+  kPaired
+};
+constexpr std::size_t kFinding = 4;  // words of LayoutExchange::Finding
+
+std::int64_t row_elements(const std::int64_t* description) {
+  std::int64_t elements = 1;
+  for (std::int64_t i = 1; i < description[1]; ++i) {
+    elements *= description[2 + i];
+  }
+  return elements;
+}
+
 Span bytes_of(LayoutTable& values, std::size_t from = 0) {
   return {reinterpret_cast<std::byte*>(values.data() + from),
           static_cast<std::int64_t>((values.size() - from) * sizeof values[0])};
@@ -57,13 +83,21 @@ void describe(DType dtype, std::span<const std::int64_t> shape, std::int64_t* ro
   std::ranges::copy(shape, row + 2);
 }
 
-LayoutExchange::LayoutExchange(const Call& call, int rank, int size, const Own& own)
-    : rank_(rank), size_(size), tensors_(own.descriptions.size() / kDescription), is_list_(own.is_list) {
+LayoutExchange::LayoutExchange(const Call& call, int rank, int size, const Own& own, bool whole)
+    : rank_(rank),
+      size_(size),
+      tensors_(own.descriptions.size() / kDescription),
+      is_list_(own.is_list),
+      whole_(whole) {
   static_cast<CallHead&>(call_) = call;
   call_.timeout_s = call.timeout_s;
   call_.name = call.name.empty() ? std::string() : call.name + " (lengths)";
   const auto ranks = static_cast<std::size_t>(size);
   const bool all_to_all = call.collective == Collective::kAllToAll;
+  if (paired()) {
+    tell_each(own);
+    return;
+  }
   columns_ = kDescription + (scatters() ? ranks : all_to_all ? 2 * ranks : 0);
   own_.assign(tensors_ * columns_, -1);
   for (std::size_t t = 0; t < tensors_; ++t) {
@@ -74,6 +108,38 @@ LayoutExchange::LayoutExchange(const Call& call, int rank, int size, const Own& 
         to = std::copy_n(part->begin() + static_cast<std::ptrdiff_t>(t * ranks), ranks, to);
       }
     }
+  }
+}
+
+void LayoutExchange::tell_each(const Own& own) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  columns_ = kDescription + kPaired;
+  std::vector<std::int64_t> gives(ranks, 0);
+  for (std::size_t i = 0; i < own.rows.size(); ++i) {
+    gives[i % ranks] += own.rows[i] * row_elements(own.descriptions.data() + i / ranks * kDescription);
+  }
+  const PartsRow row = PartsRow::of(rank_, gives);
+  own_.assign(ranks * tensors_ * columns_, 0);
+  PlaceInRow place;
+  for (std::size_t to = 0; to < ranks; ++to) {
+    for (std::size_t t = 0; t < tensors_; ++t) {
+      std::int64_t* const words = own_.data() + (to * tensors_ + t) * columns_;
+      std::copy_n(own.descriptions.begin() + static_cast<std::ptrdiff_t>(t * kDescription), kDescription, words);
+      std::int64_t* const more = words + kDescription;
+      more[kRows] = own.rows[t * ranks + to];
+      more[kExpected] = own.expected.empty() ? -1 : own.expected[t * ranks + to];
+      more[kBegin] = place.begin;
+      more[kBefore] = place.before;
+      more[kSays] = own.expected.empty() ? 0 : 1;
+      more[kTotal] = row.total;
+      more[kLongestToAnother] = row.longest_to_another;
+      more[kReaders] = row.readers;
+      more[kShortest] = row.shortest;
+      more[kShortestFilled] = row.shortest_filled;
+      more[kLongest] = row.longest;
+    }
+    place.begin += gives[to];
+    place.before += static_cast<int>(to) != rank_ && gives[to] > 0 ? 1 : 0;
   }
 }
 
@@ -90,6 +156,22 @@ void LayoutExchange::fill(Call& call, Collective collective, Span in, Span out) 
 
 bool LayoutExchange::next(Call& call) {
   const int number = calls_++;
+  if (paired()) {
+    if (number == 0) {
+      table_.resize(own_.size());
+      fill(call, Collective::kAllToAll, bytes_of(own_), bytes_of(table_));
+      return true;
+    }
+    check_alike(table_, tensors_, columns_, name(call_.collective));  // alike on all ranks: each has all descriptions
+    if (number > 1 || !anyone_expects()) {
+      return false;
+    }
+    const Finding own = contradiction();
+    head_ = {own.tensor, own.from, own.given, own.expected};
+    found_.resize(kFinding * static_cast<std::size_t>(size_));
+    fill(call, Collective::kAllGather, bytes_of(head_), bytes_of(found_));
+    return true;
+  }
   if (!scatters()) {
     if (number == 0) {
       table_.resize(own_.size() * static_cast<std::size_t>(size_));
@@ -135,6 +217,63 @@ bool LayoutExchange::know(LayoutTable first) {
          std::equal(own_.begin(), own_.end(), known.begin() + static_cast<std::ptrdiff_t>(before));
 }
 
+const std::int64_t* LayoutExchange::row_for(int rank, std::size_t tensor) const {
+  return own_.data() + (static_cast<std::size_t>(rank) * tensors_ + tensor) * columns_ + kDescription;
+}
+
+bool LayoutExchange::anyone_expects() const {
+  bool any = false;
+  for (int r = 0; r < size_ && tensors_ > 0; ++r) {
+    any = any || description(r, 0)[kDescription + kSays] != 0;
+  }
+  return any;
+}
+
+LayoutExchange::Finding LayoutExchange::contradiction() const {
+  for (std::size_t t = 0; t < tensors_; ++t) {
+    for (int from = 0; from < size_; ++from) {
+      const std::int64_t expected = row_for(from, t)[kExpected];
+      if (expected >= 0 && expected != rows(from, rank_, t)) {
+        return {static_cast<std::int64_t>(t), from, rows(from, rank_, t), expected};
+      }
+    }
+  }
+  return {};
+}
+
+std::shared_ptr<const OwnParts> LayoutExchange::own_parts() const {
+  auto parts = std::make_shared<OwnParts>();
+  parts->rank = rank_;
+  parts->tensors = static_cast<int>(tensors_);
+  for (int r = 0; r < size_; ++r) {
+    std::int64_t gives = 0;
+    std::int64_t gets = 0;
+    for (std::size_t t = 0; t < tensors_; ++t) {
+      gives += rows(rank_, r, t) * row_elements(description(r, t));
+      gets += rows(r, rank_, t) * row_elements(description(r, t));
+    }
+    PartsRow row;
+    PlaceInRow place;
+    if (tensors_ > 0) {
+      const std::int64_t* const told = description(r, 0) + kDescription;
+      place = {told[kBegin], told[kBefore]};
+      row = {told[kTotal], told[kTotal], told[kLongestToAnother], told[kReaders],
+             told[kShortest], told[kShortestFilled], told[kLongest]};
+    }
+    parts->gives.push_back(gives);
+    parts->gets.push_back(gets);
+    parts->begins.push_back(place.begin);
+    parts->before.push_back(place.before);
+    parts->totals.push_back(row.total);
+    if (r == 0) {
+      parts->all = row;
+    } else {
+      parts->all.join(row);
+    }
+  }
+  return parts;
+}
+
 const std::int64_t* LayoutExchange::description(int rank, std::size_t tensor) const {
   const std::size_t before = scatters() ? 0 : static_cast<std::size_t>(rank) * tensors_;
   return table_.data() + (before + tensor) * columns_;
@@ -146,14 +285,43 @@ std::int64_t LayoutExchange::rows(int from, int to, std::size_t tensor) const {
     case Collective::kScatter:
       return from == call_.root ? row[kDescription + to] : 0;
     case Collective::kAllToAll:
-      return row[kDescription + to];
+      return whole_ ? row[kDescription + to] : from == rank_ ? row_for(to, tensor)[kRows] : row[kDescription + kRows];
     default:
       return row[2];
   }
 }
 
+Disagreement LayoutExchange::contradicts(const Finding& found, int to) {
+  const auto from = static_cast<int>(found.from);
+  return {"all_to_all: " + rank_and(" gives ", from) + std::to_string(found.given) + " rows of tensor " +
+              std::to_string(found.tensor) + " to " + rank_and(", which expects ", to) +
+              std::to_string(found.expected),
+          std::min(from, to), std::max(from, to)};
+}
+
 void LayoutExchange::check() const {
   if (scatters()) {
+    return;
+  }
+  if (paired()) {
+    // The first of all, as every rank finds it.
+    const Finding* first = nullptr;
+    int to = 0;
+    std::vector<Finding> findings;
+    for (std::size_t i = 0; i < found_.size(); i += kFinding) {
+      findings.push_back({found_[i], found_[i + 1], found_[i + 2], found_[i + 3]});
+    }
+    for (std::size_t r = 0; r < findings.size(); ++r) {
+      const Finding& found = findings[r];
+      if (found.tensor >= 0 && (first == nullptr || std::pair(found.tensor, found.from) <
+                                                        std::pair(first->tensor, first->from))) {
+        first = &found;
+        to = static_cast<int>(r);
+      }
+    }
+    if (first != nullptr) {
+      throw contradicts(*first, to);
+    }
     return;
   }
   check_alike(table_, tensors_, columns_, name(call_.collective));
@@ -165,10 +333,7 @@ void LayoutExchange::check() const {
       for (int to = 0; to < size_; ++to) {
         const std::int64_t expected = description(to, t)[kDescription + size_ + from];
         if (expected >= 0 && expected != rows(from, to, t)) {
-          throw Disagreement("all_to_all: " + rank_and(" gives ", from) + std::to_string(rows(from, to, t)) +
-                                 " rows of tensor " + std::to_string(t) + " to " + rank_and(", which expects ", to) +
-                                 std::to_string(expected),
-                             std::min(from, to), std::max(from, to));
+          throw contradicts({static_cast<std::int64_t>(t), from, rows(from, to, t), expected}, to);
         }
       }
     }
@@ -282,7 +447,8 @@ PyObject* run_exchange(PyObject* /*self*/, Communicator& communicator, PyObject*
   read_options(options_of(args[kOptions]), &call);
   LayoutExchange exchange(call, communicator.rank(), communicator.size(),
                           own_layouts(py::reinterpret_borrow<py::list>(args[kArrays]), args[kRows], args[kExpected],
-                                      args[kIsList] == Py_True));
+                                      args[kIsList] == Py_True),
+                          true);
   if (args[kKnown] != Py_None && !exchange.know(as_table(args[kKnown]))) {
     give_up_changed(communicator, call.collective);
   }

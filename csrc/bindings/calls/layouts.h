@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +26,10 @@ void describe(DType dtype, std::span<const std::int64_t> shape, std::int64_t* ro
 // What the ranks tell each other about the tensors of one vector collective, call by call:
 //
 //   all_gather, gather  every rank the descriptions of its tensors.
-//   all_to_all          the same, each followed by the rows that go to each rank and those that it expects of each, -1
-//                       where its caller has not said.
+//   all_to_all          every rank each other one what concerns that one alone: the descriptions of its tensors, each
+//                       followed by the rows that go to that rank and those that it expects of it, -1 where its caller
+//                       has not said; once more all ranks what contradicts the latter, where anyone expects anything.
+//                       So a rank learns its own column of the table of rows, see schedule/own_parts.h.
 //   scatter             the root, by a broadcast, the number of tensors, whether they are a list, and the description
 //                       of the first with the rows for each rank; by another one those of the other tensors.
 class LayoutExchange {
@@ -39,8 +42,9 @@ class LayoutExchange {
     std::vector<std::int64_t> expected;
     bool is_list = false;
   };
-  // call: has collective and root, and what else the calls of the exchange have in common with it.
-  LayoutExchange(const Call& call, int rank, int size, const Own& own);
+  // call: has collective and root, and what else the calls of the exchange have in common with it. whole: all_to_all
+  // gathers the table of all rows, for arrays that the engine does not move itself.
+  LayoutExchange(const Call& call, int rank, int size, const Own& own, bool whole = false);
 
   // Sets the next call of the exchange; false where all is known.
   bool next(Call& call);
@@ -54,13 +58,30 @@ class LayoutExchange {
   bool is_list() const { return is_list_; }
   // Of a tensor of a rank; in scatter of the root.
   const std::int64_t* description(int rank, std::size_t tensor) const;
-  // Rows of a tensor that go from one rank to another.
+  // Rows of a tensor that go from one rank to another. In all_to_all this rank is one of the two.
   std::int64_t rows(int from, int to, std::size_t tensor) const;
+  // all_to_all: the lengths for the engine.
+  std::shared_ptr<const OwnParts> own_parts() const;
   const LayoutTable& table() const { return table_; }
   std::size_t columns() const { return columns_; }
 
  private:
+  // What a rank found that contradicts another: `tensor` of which `from` gives it `given` rows and it expects another
+  // number. tensor -1: nothing.
+  struct Finding {
+    std::int64_t tensor = -1;
+    std::int64_t from = 0;
+    std::int64_t given = 0;
+    std::int64_t expected = 0;
+  };
   bool scatters() const { return call_.collective == Collective::kScatter; }
+  // all_to_all by pairs of ranks.
+  bool paired() const { return call_.collective == Collective::kAllToAll && !whole_; }
+  void tell_each(const Own& own);
+  const std::int64_t* row_for(int rank, std::size_t tensor) const;
+  bool anyone_expects() const;
+  Finding contradiction() const;
+  static Disagreement contradicts(const Finding& found, int to);
   void fill(Call& call, Collective collective, Span in, Span out) const;
 
   Call call_;
@@ -69,10 +90,12 @@ class LayoutExchange {
   std::size_t columns_;
   std::size_t tensors_;
   bool is_list_;
+  bool whole_;
   int calls_ = 0;      // that have been set, or known
-  LayoutTable own_;    // the rows of this rank
+  LayoutTable own_;    // the rows of this rank; in an all_to_all by pairs those for each rank
   LayoutTable head_;   // scatter: the first broadcast
   LayoutTable table_;  // a row for each tensor of each rank, in scatter of the root
+  LayoutTable found_;  // all_to_all: the findings of all ranks
 };
 
 // Throws Disagreement unless all ranks have the same dtypes, and the same shapes but for the first dimension. table:

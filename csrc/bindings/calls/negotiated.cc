@@ -162,12 +162,12 @@ bool Negotiated::next(Call& call) {
       call.lengths.push_back(exchange_.rows(from, to, t) * row_elements(t));
     }
   };
+  if (call.collective == Collective::kAllToAll) {
+    call.own = exchange_.own_parts();
+    return false;
+  }
   for (int a = 0; a < size_; ++a) {
-    if (call.collective == Collective::kAllToAll) {
-      for (int to = 0; to < size_; ++to) {
-        add_lengths(a, to);
-      }
-    } else if (call.collective == Collective::kScatter) {
+    if (call.collective == Collective::kScatter) {
       add_lengths(call.root, a);
     } else {
       add_lengths(a, rank_);

@@ -29,7 +29,9 @@ struct Case {
   Schedule build(int rank) const {
     Topology of_rank = topology;
     of_rank.rank = rank;
-    return build_schedule(algorithm, problem, of_rank, limits);
+    const Problem known = problem.as_known_to(rank, topology.size);
+    const bool enough = find_algorithm(problem.collective, algorithm)->unsupported(known, of_rank).empty();
+    return build_schedule(algorithm, enough ? known : problem, of_rank, limits);
   }
   std::vector<Schedule> build_all() const {
     std::vector<Schedule> schedules;

@@ -16,9 +16,14 @@ std::string subject(const Work* work, std::size_t i, int size) {
     const bool named = work != nullptr && work->details != nullptr && i < work->details->names.size();
     return "tensor " + std::to_string(i) + (named ? " ('" + work->details->names[i] + "')" : "");
   }
-  const Collective collective = work->plan->problem.collective;
+  const Problem& problem = work->plan->problem;
+  const Collective collective = problem.collective;
   const std::size_t ranks = static_cast<std::size_t>(size);
-  const std::size_t parts = collective == Collective::kAllToAll ? ranks * ranks : ranks;
+  if (problem.own != nullptr) {
+    return "what rank " + std::to_string(i) + " gives";
+  }
+  // Where all parts of an all_to_all have one length, the first stands for them.
+  const std::size_t parts = collective == Collective::kAllToAll ? problem.counts.size() : ranks;
   const std::size_t tensors = std::max<std::size_t>(work->counts.size() / parts, 1);
   const std::size_t part = i / tensors;
   const std::string tensor = tensors > 1 ? " of tensor " + std::to_string(i % tensors) : std::string();

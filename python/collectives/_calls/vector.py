@@ -367,9 +367,11 @@ def all_to_all(
     if counts is None and out_counts is not None:
         raise ValueError("out_counts is given without counts; pass both, or neither for equal parts")
     own = split_rows(comm, "all_to_all", given, counts)
+    lengths: list[int] = []  # parts of one length the engine finds by itself
     if counts is None:
         arriving = own  # a rank with other lengths has another signature
-        matrices = np.stack([own] * comm.size, axis=1)  # [tensor][from][to]
+        if not means.of_host:
+            lengths = layout.lengths(np.tile(own, comm.size).tolist(), given.widths)
     else:
         _check_early(out, given)
         expected = None
@@ -383,12 +385,13 @@ def all_to_all(
         tables, _ = _exchanged(comm, "all_to_all", given, options, means, rows=own, expected=expected)
         matrices = tables[:, :, layout.DESCRIPTION : layout.DESCRIPTION + comm.size].transpose(1, 0, 2)
         arriving = matrices[:, :, comm.rank]
+        lengths = layout.lengths(matrices.reshape(len(tensors), comm.size**2).tolist(), given.widths)
     return start(
         comm,
         "all_to_all",
         given,
         [(int(r.sum()), *a.shape[1:]) for a, r in zip(tensors, arriving, strict=True)],
-        layout.lengths(matrices.reshape(len(tensors), comm.size**2).tolist(), given.widths),
+        lengths,
         options,
         means,
         x_rows=own,
