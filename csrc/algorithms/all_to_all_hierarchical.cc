@@ -4,8 +4,8 @@
 // each other host into one message, parts for one rank side by side, and sends it to the leader there. From what comes
 // it puts the output of each rank of its host together, and sends it there. So h-1 messages leave each of h hosts in
 // place of one for each pair of ranks, at the price of two more messages inside a host and of some copies: the choice
-// for short parts. A leader has to know the lengths of all parts of its host, so that they have one length, or are known
-// to all.
+// for short parts. A leader has to know the lengths of all parts of its host, so that they have one length, or are
+// known to all.
 //
 // Source: the two-level all-to-all of MPI libraries (Traeff and Rougier 2014).
 

@@ -148,9 +148,10 @@ bool streams(const Problem& problem, const Topology& topology) {
   for (int r = 0; r < topology.size; ++r) {
     if (topology.mapped(r, topology.rank)) {
       // What comes to other ranks of an uneven all_to_all is not known; all together get what they give.
-      total += !vector                  ? problem.bytes()
-               : problem.own != nullptr ? 2 * problem.input_bytes(r, topology.size)
-                                        : problem.input_bytes(r, topology.size) + problem.output_bytes(r, topology.size);
+      total += !vector ? problem.bytes()
+               : problem.own != nullptr
+                   ? 2 * problem.input_bytes(r, topology.size)
+                   : problem.input_bytes(r, topology.size) + problem.output_bytes(r, topology.size);
     }
   }
   return total >= (vector ? kStreamingVector : kStreamingDense);
@@ -218,8 +219,7 @@ int algorithm_number(Problem problem, const std::string& name, const Topology& t
     return 0;
   }
   const Algorithm* algorithm = find_algorithm(problem.collective, name);
-  const std::size_t parts =
-      problem.collective == Collective::kAllToAll ? 1 : static_cast<std::size_t>(topology.size);
+  const std::size_t parts = problem.collective == Collective::kAllToAll ? 1 : static_cast<std::size_t>(topology.size);
   problem.counts.assign(is_vector(problem.collective) ? parts : 0, 0);
   if (algorithm == nullptr || (topology.size > 1 && !algorithm->unsupported(problem, topology).empty())) {
     // Throws an error that lists the names, or has the reason.

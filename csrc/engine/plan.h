@@ -66,7 +66,8 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
 // do this collective, op, dtype and root.
 int algorithm_number(Problem problem, const std::string& name, const Topology& topology);
 
-// Plans by signature and lengths of parts (Problem::counts, Problem::own). Direct-mapped: a look-up is one comparison, and a collision evicts.
+// Plans by signature and lengths of parts (Problem::counts, Problem::own). Direct-mapped: a look-up is one comparison,
+// and a collision evicts.
 class PlanCache {
  public:
   Plan* find(const Signature& signature, const std::vector<std::int64_t>& counts, const OwnParts* own) {

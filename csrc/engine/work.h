@@ -57,11 +57,11 @@ struct Call : CallHead {
   double factor = 1;  // premul_sum: of the input of this rank
   std::vector<Span> input;
   std::vector<Span> output;  // the same spans when in place
-  // Vector collectives: the lengths of the parts of all ranks in elements, the same list on every rank, of all_to_all by
-  // [from * size + to]; a list of tensors has as many entries for each part as there are tensors. Empty for one tensor
-  // that every rank gives and gets in parts of the same length: then there is one span each way, without memory where
-  // gather gives a rank nothing or scatter takes nothing from it. Empty also for an all_to_all of such parts of several
-  // tensors, and where there is `own`.
+  // Vector collectives: the lengths of the parts of all ranks in elements, the same list on every rank, of all_to_all
+  // by [from * size + to]; a list of tensors has as many entries for each part as there are tensors. Empty for one
+  // tensor that every rank gives and gets in parts of the same length: then there is one span each way, without memory
+  // where gather gives a rank nothing or scatter takes nothing from it. Empty also for an all_to_all of such parts of
+  // several tensors, and where there is `own`.
   std::vector<std::int64_t> lengths;
   // all_to_all: what this rank knows of the lengths, once the ranks have told each other.
   std::shared_ptr<const OwnParts> own;

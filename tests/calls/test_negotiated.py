@@ -11,6 +11,7 @@ import pool
 import pytest
 from deaths import assert_noticed, kill
 from pool import Pools
+from threaded import on_ranks
 
 COLLECTIVES = ["all_gather", "gather", "scatter", "all_to_all"]
 TRANSPORTS = ["local", "shm", "tcp"]
@@ -346,3 +347,38 @@ def test_a_deadline(pools: Pools) -> None:
     own, other = (outcome.value for outcome in group.collect(20))
     assert own.startswith("DeadlineError") and "'parts (lengths)'" in own, own
     assert other.startswith("DeadlineError"), other
+
+
+def equal_sums(comm: Any) -> None:
+    """Parts of two tensors that are equally long together, and not one by one."""
+    rows = [[[1 + (source + to + t) % 2 for to in range(comm.size)] for source in range(comm.size)] for t in (0, 1)]
+    xs = [np.repeat(np.arange(comm.size) + 10 * comm.rank + 100 * t, rows[t][comm.rank]) for t in (0, 1)]
+    results = comm.all_to_all(xs, counts=[rows[t][comm.rank] for t in (0, 1)])
+    for t, result in enumerate(results):
+        came = [row[comm.rank] for row in rows[t]]
+        assert result.tolist() == np.repeat(10 * np.arange(comm.size) + comm.rank + 100 * t, came).tolist()
+    assert comm.recorder()[-1]["tensors"] == 2
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_parts_that_are_equally_long_together(pools: Pools, transport: str, n: int) -> None:
+    pools.get(n, transport).run(equal_sums)
+
+
+def exchanged(comm: Any) -> int:
+    """Bytes that this rank moves for an all_to_all with nearly no data."""
+    own = [int(to == (comm.rank + 1) % comm.size) for to in range(comm.size)]
+    came = [int(source == (comm.rank - 1) % comm.size) for source in range(comm.size)]
+    before = sum(comm.bytes_by_transport().values())
+    result = comm.all_to_all(np.full(1, comm.rank, np.uint8), counts=own, out_counts=came)
+    comm.barrier()
+    assert result.tolist() == [(comm.rank - 1) % comm.size]
+    return sum(comm.bytes_by_transport().values()) - before
+
+
+def test_what_a_rank_exchanges_grows_with_the_ranks() -> None:
+    """And not with their square, as a table of what each gives to each would."""
+    few, many = max(on_ranks(4, exchanged)), max(on_ranks(16, exchanged))
+    assert few > 0
+    assert many < 6 * few, (few, many)  # 5: the others are 15 in place of 3; a table is nine times as long and more

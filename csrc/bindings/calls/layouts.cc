@@ -84,11 +84,7 @@ void describe(DType dtype, std::span<const std::int64_t> shape, std::int64_t* ro
 }
 
 LayoutExchange::LayoutExchange(const Call& call, int rank, int size, const Own& own, bool whole)
-    : rank_(rank),
-      size_(size),
-      tensors_(own.descriptions.size() / kDescription),
-      is_list_(own.is_list),
-      whole_(whole) {
+    : rank_(rank), size_(size), tensors_(own.descriptions.size() / kDescription), is_list_(own.is_list), whole_(whole) {
   static_cast<CallHead&>(call_) = call;
   call_.timeout_s = call.timeout_s;
   call_.name = call.name.empty() ? std::string() : call.name + " (lengths)";
@@ -257,7 +253,7 @@ std::shared_ptr<const OwnParts> LayoutExchange::own_parts() const {
     if (tensors_ > 0) {
       const std::int64_t* const told = description(r, 0) + kDescription;
       place = {told[kBegin], told[kBefore]};
-      row = {told[kTotal], told[kTotal], told[kLongestToAnother], told[kReaders],
+      row = {told[kTotal],    told[kTotal],          told[kLongestToAnother], told[kReaders],
              told[kShortest], told[kShortestFilled], told[kLongest]};
     }
     parts->gives.push_back(gives);
@@ -294,8 +290,7 @@ std::int64_t LayoutExchange::rows(int from, int to, std::size_t tensor) const {
 Disagreement LayoutExchange::contradicts(const Finding& found, int to) {
   const auto from = static_cast<int>(found.from);
   return {"all_to_all: " + rank_and(" gives ", from) + std::to_string(found.given) + " rows of tensor " +
-              std::to_string(found.tensor) + " to " + rank_and(", which expects ", to) +
-              std::to_string(found.expected),
+              std::to_string(found.tensor) + " to " + rank_and(", which expects ", to) + std::to_string(found.expected),
           std::min(from, to), std::max(from, to)};
 }
 
@@ -313,8 +308,8 @@ void LayoutExchange::check() const {
     }
     for (std::size_t r = 0; r < findings.size(); ++r) {
       const Finding& found = findings[r];
-      if (found.tensor >= 0 && (first == nullptr || std::pair(found.tensor, found.from) <
-                                                        std::pair(first->tensor, first->from))) {
+      if (found.tensor >= 0 &&
+          (first == nullptr || std::pair(found.tensor, found.from) < std::pair(first->tensor, first->from))) {
         first = &found;
         to = static_cast<int>(r);
       }
