@@ -69,9 +69,9 @@ MUTANTS = (
     ),
     Mutant(
         "region-of-reader",
-        "csrc/schedule/exchange.cc",
-        "before += r != from && part(from, r) > 0 ? 1 : 0;",
-        "before += part(from, r) > 0 ? 1 : 0;",
+        "csrc/schedule/algorithm.cc",
+        "before += r != from && part_bytes(from, r, size) > 0 ? 1 : 0;",
+        "before += part_bytes(from, r, size) > 0 ? 1 : 0;",
         "a rank counts itself among the readers of its bounce buffer, whose last region lies beyond the slot",
         (PARTS, "tests/calls/test_conformance_parts.py::test_at_the_borders_of_bounce_buffers"),
     ),

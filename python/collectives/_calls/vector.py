@@ -367,11 +367,10 @@ def all_to_all(
     if counts is None and out_counts is not None:
         raise ValueError("out_counts is given without counts; pass both, or neither for equal parts")
     own = split_rows(comm, "all_to_all", given, counts)
-    lengths: list[int] = []  # parts of one length the engine finds by itself
     if counts is None:
         arriving = own  # a rank with other lengths has another signature
-        if not means.of_host:
-            lengths = layout.lengths(np.tile(own, comm.size).tolist(), given.widths)
+        # The engine finds parts of one length by itself.
+        lengths = [] if means.of_host else layout.lengths(np.tile(own, comm.size).tolist(), given.widths)
     else:
         _check_early(out, given)
         expected = None
