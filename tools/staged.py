@@ -73,7 +73,7 @@ class Staged:
             output += said
             if code != 0:
                 return Outcome(False, time.monotonic() - begin, output)
-        self._stage()
+        self.stage()
         return Outcome(True, time.monotonic() - begin, output)
 
     def _run(self, command: list[str]) -> tuple[int, str]:
@@ -143,14 +143,14 @@ class Staged:
             "COLLECTIVES_CUDA": self.cuda,
             "COLLECTIVES_WERROR": "ON",
             "Python_EXECUTABLE": sys.executable,
-            "pybind11_DIR": self._pybind11(),
+            "pybind11_DIR": self.pybind11(),
         }
         if shutil.which("ccache"):
             options |= {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("CXX", "CUDA")}
         settings = [f"-D{name}={value}" for name, value in options.items()]
         return [tool("cmake"), "-S", str(self.root), "-B", str(self.folder), "-G", "Ninja", *settings]
 
-    def _pybind11(self) -> str:
+    def pybind11(self) -> str:
         command = [sys.executable, "-m", "pybind11", "--cmakedir"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -161,7 +161,7 @@ class Staged:
         # Paths below the root count from the root, so that working copies share what is compiled.
         return {**os.environ, "CCACHE_BASEDIR": str(self.root), "CCACHE_NOHASHDIR": "1"}
 
-    def _stage(self) -> None:
+    def stage(self) -> None:
         package = self.path / "collectives"
         wanted = {entry.name: entry for entry in (self.root / "python" / "collectives").iterdir()}
         for pattern in LIBRARIES:

@@ -1,0 +1,166 @@
+"""The tests of completion in a Python whose `_core` and engine are built with sanitizers.
+
+    python tools/sanitized_python.py                    builds both, then runs both
+    python tools/sanitized_python.py --preset tsan      one of them
+    python tools/sanitized_python.py FILE ...           other tests; arguments that begin with - go to pytest
+
+Python itself is the ordinary one: the runtime of the sanitizer is preloaded, so that it sees the memory, the threads
+and the locks of everybody, but only accesses of what is compiled here. Each process of a test writes what it finds into
+a file, and one file makes the run fail, as does a process that ends by UndefinedBehaviorSanitizer. To know that a run without one means something, each begins with two
+libraries that are wrong on purpose, in processes of the same settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from staged import Staged, tool
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ["tests/calls/test_completion.py"]
+SUPPRESSIONS = ROOT / "tools" / "sanitized_python.supp"
+LIMIT = 580  # seconds for the tests of one preset
+
+RACE = """
+static volatile long shared;
+long race(void) { for (int i = 0; i < 10000000; ++i) ++shared; return shared; }
+"""
+WRONG = """
+#include <stdlib.h>
+int race(void) { char* p = malloc(8); free(p); return p[argument()]; }
+"""
+OVERFLOW = """
+int race(void) { return 2147483647 + argument(); }
+"""
+CALL = """
+import ctypes, sys, threading
+library = ctypes.CDLL(sys.argv[1])  # its functions run without Python's lock
+threads = [threading.Thread(target=library.race) for _ in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+class Preset:
+    """One preset of CMakePresets.json.
+
+    Attributes:
+        name: of the preset.
+        flags: by which the compiler builds in the sanitizers.
+        runtimes: libraries of the compiler to preload.
+        wrong: for each library that is wrong on purpose, its text and a word of what the sanitizer says of it.
+    """
+
+    def __init__(self, name: str, flags: str, runtimes: list[str], wrong: list[tuple[str, str]]) -> None:
+        self.name = name
+        self.flags = [f"-fsanitize={flags}", "-g1", "-O1"]
+        self.runtimes = runtimes
+        self.wrong = wrong
+
+
+PRESETS = [
+    Preset(
+        "asan+ubsan",
+        "address,undefined",
+        ["libasan.so", "libubsan.so"],
+        [(WRONG, "heap-use-after-free"), (OVERFLOW, "signed integer overflow")],
+    ),
+    Preset("tsan", "thread", ["libtsan.so"], [(RACE, "data race")]),
+]
+
+
+def compiler() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+def environment(preset: Preset, reports: Path, variables: dict[str, str]) -> dict[str, str]:
+    """For Python with the sanitizer in it; what it finds goes to files in the folder `reports`."""
+    paths = [subprocess.check_output([compiler(), f"-print-file-name={name}"], text=True) for name in preset.runtimes]
+    common = f"log_path={reports}/found"
+    return {
+        **variables,
+        "LD_PRELOAD": " ".join(path.strip() for path in paths),
+        # Python frees little when it ends; and exceptions of C++ need the real function, which is loaded after Python.
+        "ASAN_OPTIONS": f"{common}:detect_leaks=0:allocator_may_return_null=1",
+        # Beside AddressSanitizer it writes to stderr and to no file, so it ends the process.
+        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+        "TSAN_OPTIONS": f"{common}:suppressions={SUPPRESSIONS}:die_after_fork=0",
+        "PYTHONMALLOC": "malloc",  # each object of Python is an allocation of its own
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def found(reports: Path) -> list[str]:
+    return [path.read_text(errors="replace") for path in sorted(reports.iterdir())]
+
+
+def build(preset: Preset, folder: Path, jobs: int) -> Staged:
+    staged = Staged(folder)
+    options = [
+        "-DCOLLECTIVES_PYTHON=ON",
+        "-DCOLLECTIVES_TESTS=OFF",
+        "-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-Dpybind11_DIR={staged.pybind11()}",
+    ]
+    if not (folder / "build.ninja").exists():
+        subprocess.run([tool("cmake"), "--preset", preset.name, "-B", folder, *options], cwd=ROOT, check=True)
+    command = [tool("cmake"), "--build", folder, "-j", str(jobs), "--target", "collectives_core", "_core"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    staged.stage()
+    return staged
+
+
+def check_that_it_sees(preset: Preset, variables: dict[str, str]) -> None:
+    for text, word in preset.wrong:
+        with tempfile.TemporaryDirectory() as folder:
+            reports = Path(folder) / "reports"
+            reports.mkdir()
+            source, library = Path(folder) / "wrong.c", Path(folder) / "wrong.so"
+            source.write_text("static volatile int zero = 1;\nstatic int argument(void) { return zero; }\n" + text)
+            command = [compiler(), "-x", "c", *preset.flags, "-w", "-fPIC", "-shared", str(source), "-o", str(library)]
+            subprocess.run(command, check=True)
+            env = environment(preset, reports, variables)
+            call = [sys.executable, "-c", CALL, str(library)]
+            done = subprocess.run(call, env=env, stderr=subprocess.PIPE, text=True, check=False, timeout=LIMIT)
+            if done.returncode == 0 or not any(word in text for text in (done.stderr, *found(reports))):
+                raise RuntimeError(f"{preset.name} does not report what is wrong on purpose: {word}")
+
+
+def run(preset: Preset, staged: Staged, arguments: list[str]) -> bool:
+    """Whether the tests pass and nothing was found."""
+    variables = staged.environment()
+    check_that_it_sees(preset, variables)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-q", *arguments]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(preset, Path(folder), variables), stdin=subprocess.DEVNULL, check=False
+        )
+        texts = found(Path(folder))
+    print(*texts, sep="\n")
+    print(f"{preset.name}: pytest ended with {done.returncode}; {len(texts)} processes wrote reports", flush=True)
+    return done.returncode == 0 and not texts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=[preset.name for preset in PRESETS], help="this one alone")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "sanitized", help="where to build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time")
+    options, arguments = parser.parse_known_args()
+    if not any(not argument.startswith("-") for argument in arguments):
+        arguments = [*TESTS, *arguments]
+    passed = True
+    for preset in PRESETS:
+        if options.preset in (None, preset.name):
+            passed = run(preset, build(preset, options.folder / preset.name, options.jobs), arguments) and passed
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
