@@ -19,7 +19,7 @@ double cost(const Problem& problem, const Topology& topology, const CostModel& m
   if (topology.all_mapped()) {
     // Of two ranks the other one is the only reader of a bounce buffer, and acquires the ownership of its lines. Where
     // ranks share cores, what one reader has fetched is in the cache for the others, too.
-    const bool shared = topology.size > 2 && !topology.crowded;
+    const bool shared = topology.size > 2 && !topology.crowded();
     const double read_bytes_per_us = shared ? model.shared_bytes_per_us : link.bytes_per_us;
     return link.latency_us + bytes / topology.size / model.copy_bytes_per_us + share * bytes / read_bytes_per_us;
   }

@@ -131,8 +131,9 @@ class BounceBuffers {
 // The bytes that go through a slot at a time. Smaller chunks mean more meetings; but ranks that take turns on a core
 // wait for a turn at every meeting, unless they have another chunk to go on with.
 std::int64_t chunk_bytes(const Problem& problem, const Topology& topology, const Limits& limits) {
-  std::int64_t bytes = limits.slot_bytes;
-  if (topology.crowded) {
+  std::int64_t bytes = std::min(limits.slot_bytes, Limits::kSlotBytes);
+  if (topology.crowded()) {
+    bytes = limits.slot_bytes;
     const std::int64_t half = (problem.bytes() / 2 + kTurnUnit - 1) / kTurnUnit * kTurnUnit;
     bytes = std::min(bytes, std::max(half, kLeastTurn));
   }

@@ -25,7 +25,7 @@ Topology Topology::of(const std::vector<int>& ranks) const {
   Topology group;
   group.rank = -1;
   group.size = static_cast<int>(ranks.size());
-  group.crowded = crowded;
+  group.ranks_per_core = ranks_per_core;
   group.cores = cores;
   for (int r = 0; r < group.size; ++r) {
     const auto old = static_cast<std::size_t>(ranks[r]);

@@ -12,13 +12,15 @@ struct Topology {
   // host[r]: index of the memory domain of rank r. Ranks with the same index can map each other's memory; this was
   // proven by handing over a descriptor, never by comparing names.
   std::vector<int> host;
-  // On some host there are more ranks (of the world, for a group too) than cores: ranks that wait for each other take
-  // turns, and every meeting costs a change of threads.
-  bool crowded = false;
+  // How many ranks (of the world, for a group too) share a core, rounded up, where that are most.
+  int ranks_per_core = 1;
   // machine[r]: ranks with the same index run on the same cores, whether or not they share memory. Empty: as `host`.
   std::vector<int> machine = {};
   // cores[m]: how many cores the ranks of machine m may use. Empty: one for each rank.
   std::vector<int> cores = {};
+
+  // Ranks that wait for each other take turns on the cores, and every meeting costs changes of threads.
+  bool crowded() const { return ranks_per_core > 1; }
 
   bool mapped(int a, int b) const { return host[a] == host[b]; }
 

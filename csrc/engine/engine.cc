@@ -24,10 +24,14 @@ using std::chrono::milliseconds;
 constexpr int kSpinsAlone = 64;
 // ...and few when the peer may need this core to get there (Turns::await knows more of mapped ranks).
 constexpr int kSpinsShared = 6;
+// For each rank that shares the core: a rank that sleeps is woken by every flag of any other, most of them in vain, so
+// it sleeps only where it has not been its turn for longer than all others take for theirs.
 constexpr auto kSleepAfter = milliseconds(1);
 // Bounds the cost of a wake-up that was lost because it raced with falling asleep.
 constexpr int kSleepMs = 5;
+// For each rank that shares the core, as together they cost it this often.
 constexpr auto kCheckEvery = milliseconds(2);
+constexpr auto kCheckAtLeastEvery = milliseconds(20);
 // So often a communicator with nothing in flight is driven for nothing before it is only driven with all others.
 constexpr int kWarmDrives = 256;
 
@@ -65,11 +69,12 @@ void Engine::after_fork_in_child() {
   g_engines_mutex.unlock();
 }
 
-Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, std::shared_ptr<HostMemory> memory)
+Engine::Engine(int rank, std::vector<Peer> peers, int doorbell, int ranks_per_core, std::shared_ptr<HostMemory> memory)
     : rank_(rank),
       peers_(std::move(peers)),
       doorbell_(doorbell),
-      spins_(crowded ? kSpinsShared : kSpinsAlone),
+      ranks_per_core_(ranks_per_core),
+      spins_(ranks_per_core > 1 ? kSpinsShared : kSpinsAlone),
       memory_(std::move(memory)),
       recorder_(rank, static_cast<int>(peers_.size())) {
   static const int handlers =
@@ -189,6 +194,9 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
   Clock::time_point started;
   bool idle = false;
   bool timed_out = false;
+  const bool crowded = ranks_per_core_ > 1;
+  const auto sleep_after = kSleepAfter * ranks_per_core_;
+  const auto check_every = std::min(kCheckEvery * ranks_per_core_, kCheckAtLeastEvery);
   while (!finished()) {
     const bool moved = drive();
     wake_waiters();
@@ -212,8 +220,8 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
       idle = true;
       idle_since = now;
     }
-    const bool asleep = now - idle_since > kSleepAfter;
-    if (asleep || now - looked > kCheckEvery) {
+    const bool asleep = now - idle_since > sleep_after;
+    if ((asleep && !crowded) || now - looked > check_every) {
       looked = now;
       check_all();
       if (finished()) {
@@ -240,15 +248,19 @@ bool Engine::wait(const std::function<bool()>& finished, double timeout_s) {
   return !timed_out;
 }
 
-// All that wakes a rank.
+// In a crowd only what brings something to do. The ends of peers are left to watch_peers(), which a rank that sleeps
+// calls often enough: to poll two descriptors of each peer would be most of what it costs to sleep.
 std::vector<pollfd> Engine::wakers() const {
+  const bool only_data = ranks_per_core_ > 1 && doorbell_ >= 0;
   std::vector<pollfd> descriptors{{doorbell_, POLLIN, 0}};
   for (const Peer& peer : peers_) {
     if (peer.state != Peer::State::kThere) {
       continue;
     }
-    for (const int fd : {peer.control_fd, peer.pid_fd}) {
-      descriptors.push_back({fd, POLLIN, 0});
+    if (!only_data) {
+      for (const int fd : {peer.control_fd, peer.pid_fd}) {
+        descriptors.push_back({fd, POLLIN, 0});
+      }
     }
     if (peer.link != nullptr) {
       const auto events = static_cast<short>(POLLIN | (peer.link->wants_write() ? POLLOUT : 0));

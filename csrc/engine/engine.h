@@ -49,8 +49,8 @@ struct Peer {
 class Engine {
  public:
   // peers[r] is rank r of the world; the own entry is empty. doorbell: readable when another rank wakes this one, or
-  // -1. memory: nullptr where this rank shares none. crowded: see Topology.
-  Engine(int rank, std::vector<Peer> peers, int doorbell, bool crowded, std::shared_ptr<HostMemory> memory);
+  // -1. memory: nullptr where this rank shares none. ranks_per_core: see Topology.
+  Engine(int rank, std::vector<Peer> peers, int doorbell, int ranks_per_core, std::shared_ptr<HostMemory> memory);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -99,6 +99,9 @@ class Engine {
   // Looks for peers that died or left, and handles what links have brought.
   void watch_peers();
 
+  // All that wakes this rank where it sleeps.
+  std::vector<pollfd> wakers() const;
+
   // Works have ended that other threads may sleep for.
   void note_finished() { ++finished_; }
   void wake_waiters();
@@ -122,7 +125,6 @@ class Engine {
   void lose(Peer& peer, Peer::State state, bool proven, const std::string& why);
   void on_report(int rank, const Report& report);
   void on_note(int rank, const std::string& text);
-  std::vector<pollfd> wakers() const;
   void sleep(int milliseconds);
   void clear_doorbell(std::uint64_t before);
   void change_sleepers(int change);
@@ -134,6 +136,7 @@ class Engine {
   bool forked_ = false;
   std::vector<Peer> peers_;
   int doorbell_;
+  int ranks_per_core_;
   int spins_;
   std::shared_ptr<HostMemory> memory_;
   Recorder recorder_;

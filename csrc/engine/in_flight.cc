@@ -24,7 +24,7 @@ InFlight::InFlight(Engine& engine, const Domain* domain, const Members& members,
       rank_(members.rank()),
       size_(members.size()),
       executor_(options.id, rank_, domain, members.links(), engine.recorder(),
-                options.topology.crowded && domain != nullptr ? engine.memory().get() : nullptr, options.members,
+                options.topology.crowded() && domain != nullptr ? engine.memory().get() : nullptr, options.members,
                 members.readable()),
       slots_(domain, executor_),
       messages_(options.id, rank_, members.message_links(), engine.recorder()) {

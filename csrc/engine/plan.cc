@@ -85,7 +85,7 @@ std::int64_t filled_bytes(const Schedule& schedule, int rank) {
 void plan_meeting(Plan& plan, const Topology& topology) {
   const Problem& problem = plan.problem;
   const Processor& here = processor();
-  if (problem.bytes() > kShort || topology.crowded) {
+  if (problem.bytes() > kShort || topology.crowded()) {
     return;
   }
   plan.first_look = here.looks_late ? FirstLook::kLateNear : FirstLook::kAtOnce;

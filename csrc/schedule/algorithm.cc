@@ -189,13 +189,28 @@ Problem Problem::as_known_to(int rank, int size) const {
   return result;
 }
 
+// Of ranks that share cores: what a change of threads takes, a look at a flag of another rank, and the bytes that a
+// core moves for all its ranks.
+constexpr double kTurnUs = 0.9;
+constexpr double kLookUs = 0.28333;
+constexpr double kCoreBytesPerUs = 15000;
+
 CostModel CostModel::of(const Topology& topology, LinkCost mapped, LinkCost message) {
   CostModel model;
   model.mapped = mapped;
   model.message = message;
-  if (topology.crowded) {
-    // As measured with 4 ranks on 2 cores.
-    model.mapped = {3.5, 7500};
+  if (topology.crowded()) {
+    // As measured with 4, 8, 16 and 32 ranks on 2 cores (docs/lab/crowds.md).
+    std::size_t ranks = 1;
+    for (const auto& of_host : topology.by_host()) {
+      ranks = std::max(ranks, of_host.size());
+    }
+    // In a meeting every rank has a turn on its core, in which it looks at all others.
+    const auto others = static_cast<double>(ranks - 1);
+    const double turns =
+        std::min(static_cast<double>(topology.ranks_per_core), std::max(2.0, static_cast<double>(ranks)));
+    model.mapped = {turns * (kTurnUs + kLookUs * others), kCoreBytesPerUs / turns};
+    // Ranks of one core read lines that one of them has fetched.
     model.shared_bytes_per_us = 2800;
     model.swapped_bytes_per_us = model.shared_bytes_per_us;  // two ranks on one core have one cache
   }

@@ -51,6 +51,14 @@ Range ScheduleBuilder::put(const std::vector<Operand>& operands) {
   return range;
 }
 
+Limits Limits::of(int size) {
+  constexpr std::int64_t kPart = 32 << 10;
+  constexpr std::int64_t kMost = 2 << 20;
+  Limits limits;
+  limits.slot_bytes = std::clamp(size * kPart, kSlotBytes, kMost);
+  return limits;
+}
+
 ScheduleBuilder& ScheduleBuilder::copy(Operand source, const std::vector<Operand>& destinations, std::int64_t bytes) {
   Step& step = append(StepKind::kCopy, bytes);
   step.sources = put({source});

@@ -126,7 +126,9 @@ struct Schedule {
 
 // What bounce buffers, header lines and links can hold; the same on every rank of a communicator.
 struct Limits {
-  std::int64_t slot_bytes = 512 << 10;
+  // Of ranks that share no cores, what goes through a slot at a time; in a crowd slots may be longer.
+  static constexpr std::int64_t kSlotBytes = 512 << 10;
+  std::int64_t slot_bytes = kSlotBytes;
   int slots = 4;
   std::int64_t inline_bytes = 40;
   std::int64_t segment_bytes = 512 << 10;  // pieces in which message algorithms pipeline
@@ -134,6 +136,10 @@ struct Limits {
   // From so many bytes on, of what a rank gets of another one, ranks read each other's memory where they can; 0: never.
   std::int64_t read_bytes = 0;
   bool swap_buffers = true;  // see swapped()
+
+  // Those of a communicator of `size` ranks. Slots grow with that, within reason, so that the part of a chunk that
+  // belongs to one rank stays worth a meeting of all of them.
+  static Limits of(int size);
 
   // What is put into a slot at a time where readers should begin early. An algorithm whose ranks are writers and
   // readers at once may fill a slot completely: the fewer meetings, the better.

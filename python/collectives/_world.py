@@ -297,7 +297,7 @@ def _connect(environment: Environment, options: dict[str, Any]) -> list[object]:
         return _core.connect(
             world.process,
             world.host,
-            (world.crowded, world.machine, world.cores, *world.network),
+            (world.ranks_per_core, world.machine, world.cores, *world.network),
             segments,
             doorbells,
             processes,

@@ -63,11 +63,11 @@ struct LocalWorld {
         memory = std::make_shared<HostMemory>(r, limits, layout, find_memory("host"), bases, doorbells,
                                               std::make_shared<int>(0));
       }
-      auto engine = std::make_shared<Engine>(r, std::move(peers[r]), dup(doorbells[r]), crowded, memory);
+      auto engine = std::make_shared<Engine>(r, std::move(peers[r]), dup(doorbells[r]), crowded ? 2 : 1, memory);
       CommunicatorOptions options;
       options.topology = one_host(r, size);
       options.topology.host = host;
-      options.topology.crowded = crowded;
+      options.topology.ranks_per_core = crowded ? 2 : 1;
       options.within = &find_transport(Reach::kProcess);
       options.between = &find_transport(Reach::kNetwork);
       options.timeout_s = 120;

@@ -1,4 +1,5 @@
-// What is different where ranks outnumber cores: whom a rank that waits in vain yields to, and how long chunks are.
+// What is different where ranks outnumber cores: whom a rank that waits in vain yields to, how long chunks are, which
+// algorithm is the cheapest, and what a rank polls while it sleeps.
 //
 // One thread plays one rank of three, whose peers have not come, and says for them on which cores they are. How long
 // the rank looks for them is seen from the time that its fastest round takes.
@@ -88,12 +89,79 @@ void look(Collective collective, std::int64_t elements, int me, int awaited, int
   }
 }
 
+// Slots, and chunks of a crowd, grow with the number of ranks; chunks of others do not.
+void count_long_chunks() {
+  const auto expect = [](int size, int ranks_per_core, std::int64_t slot_bytes, std::int64_t chunks) {
+    Problem problem;
+    problem.count = (16 << 20) / problem.element();
+    Topology topology = one_host(0, size);
+    topology.ranks_per_core = ranks_per_core;
+    const Limits limits = Limits::of(size);
+    const std::int64_t found = build_schedule("two_shot", problem, topology, limits).chunks;
+    check(limits.slot_bytes == slot_bytes && found == chunks,
+          std::to_string(size) + " ranks, " + std::to_string(ranks_per_core) + " on a core, have slots of " +
+              std::to_string(limits.slot_bytes) + " bytes, and 16 MiB go in " + std::to_string(found) + " chunks");
+  };
+  expect(2, 1, 512 << 10, 32);
+  expect(16, 8, 512 << 10, 32);
+  expect(32, 16, 1 << 20, 16);
+  expect(32, 1, 1 << 20, 32);
+  expect(64, 32, 2 << 20, 8);
+  expect(200, 100, 2 << 20, 8);
+}
+
+// The more ranks share a core, the dearer is a meeting of all of them, so what meets once pays up to more bytes.
+void compare_costs() {
+  const auto cheapest = [](int size, int ranks_per_core, std::int64_t bytes) {
+    Problem problem;
+    problem.count = bytes / problem.element();
+    Topology topology = one_host(0, size);
+    topology.ranks_per_core = ranks_per_core;
+    const CostModel model = CostModel::of(topology, {0.1, 20000}, {10, 5000});
+    const auto cost = [&](const char* name) {
+      return find_algorithm(Collective::kAllReduce, name)->cost(problem, topology, model);
+    };
+    return std::string(cost("one_shot") < cost("two_shot") ? "one_shot" : "two_shot");
+  };
+  const auto expect = [&](int size, int ranks_per_core, std::int64_t bytes, const std::string& wanted) {
+    const std::string found = cheapest(size, ranks_per_core, bytes);
+    check(found == wanted, std::to_string(bytes) + " bytes of " + std::to_string(size) + " ranks, " +
+                               std::to_string(ranks_per_core) + " on a core: " + found + " is the cheapest");
+  };
+  expect(4, 2, 4 << 10, "one_shot");
+  expect(4, 2, 8 << 10, "two_shot");
+  for (const int size : {8, 16, 32}) {
+    expect(size, size / 2, 8, "one_shot");
+    expect(size, size / 2, 1 << 10, "one_shot");
+    expect(size, size / 2, 4 << 10, "one_shot");
+    expect(size, size / 2, 64 << 10, "two_shot");
+  }
+}
+
+// The ends of peers are seen by those who look for them, so a rank of a crowd sleeps for what brings it something.
+void count_descriptors() {
+  const auto polled = [](int ranks_per_core) {
+    constexpr int kSize = 32;
+    std::vector<Peer> peers(kSize);
+    for (int r = 1; r < kSize; ++r) {
+      peers[r].rank = r;
+      peers[r].control_fd = eventfd(0, EFD_NONBLOCK);
+      peers[r].pid_fd = eventfd(0, EFD_NONBLOCK);
+    }
+    const Engine engine(0, std::move(peers), eventfd(0, EFD_NONBLOCK), ranks_per_core, nullptr);
+    const std::vector<pollfd> wakers = engine.wakers();
+    return std::count_if(wakers.begin(), wakers.end(), [](const pollfd& p) { return p.fd >= 0; });
+  };
+  check(polled(1) == 1 + 2 * 31, "a rank with a core of its own polls " + std::to_string(polled(1)) + " descriptors");
+  check(polled(16) == 1, "a rank of a crowd polls " + std::to_string(polled(16)) + " descriptors");
+}
+
 std::int64_t chunks(DType dtype, std::int64_t bytes, bool crowded) {
   Problem problem;
   problem.dtype = dtype;
   problem.count = bytes / problem.element();
   Topology topology = one_host(1, 3);
-  topology.crowded = crowded;
+  topology.ranks_per_core = crowded ? 2 : 1;
   return build_schedule("two_shot", problem, topology, Limits()).chunks;
 }
 
@@ -126,5 +194,8 @@ int main() {
   look(Collective::kAllReduce, 64, 0, 1, 2);         // waits for both
   look(Collective::kBroadcast, 256 << 10, 1, 0, 2);  // waits for the root only
   count_chunks();
+  count_long_chunks();
+  compare_costs();
+  count_descriptors();
   return g_failures == 0 ? 0 : 1;
 }

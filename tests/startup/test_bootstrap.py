@@ -12,7 +12,7 @@ import sys
 import pytest
 from collectives._startup.bootstrap import connect
 from collectives._startup.environment import Environment
-from collectives._startup.numbering import is_crowded, machines, number_ranks, partition
+from collectives._startup.numbering import machines, number_ranks, partition, ranks_per_core
 from joining import LIMIT, MAPPED, job
 
 
@@ -232,8 +232,9 @@ def test_a_crowd_is_more_ranks_than_cores_on_some_machine():
     a, b = {"machine": "a"}, {"machine": "b"}
     bound = [a | {"cores": [0]}, a | {"cores": [1]}]
     assert machines(bound, [[0], [1]]) == ([0, 0], [2])
-    assert not is_crowded(*machines(bound, [[0], [1]]))
-    assert is_crowded(*machines([*bound, a | {"cores": [0, 1]}], [[0], [1], [2]]))
+    assert ranks_per_core(*machines(bound, [[0], [1]])) == 1
+    assert ranks_per_core(*machines([*bound, a | {"cores": [0, 1]}], [[0], [1], [2]])) == 2
+    assert ranks_per_core(*machines([*bound, a | {"cores": [0, 1]}], [[0], [1], [2, 3, 4]])) == 3
     assert machines([b | {"cores": [1, 3]}, *bound], [[1], [0], [2]]) == ([1, 0, 1], [2, 2])
-    assert not is_crowded(*machines([*bound, b | {"cores": [1]}], [[0], [1], [2]]))
-    assert is_crowded(*machines([*bound, b | {"cores": [1]}], [[0], [1], [2, 3]]))
+    assert ranks_per_core(*machines([*bound, b | {"cores": [1]}], [[0], [1], [2]])) == 1
+    assert ranks_per_core(*machines([*bound, b | {"cores": [1]}], [[0], [1], [2, 3]])) == 2

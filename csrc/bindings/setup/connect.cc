@@ -27,9 +27,10 @@ namespace py = pybind11;
 // For Limits::read_bytes; measured (docs/lab/copies.md).
 constexpr std::int64_t kReadBytes = 256 << 10;
 
-// Sizes of the bounce buffers. The defaults were measured (docs/lab/pipelines.md); tests make them tiny.
-Limits limits_from(const py::dict& options) {
-  Limits limits;
+// Sizes of the bounce buffers of `size` ranks. The defaults were measured (docs/lab/pipelines.md); tests make them
+// tiny.
+Limits limits_from(int size, const py::dict& options) {
+  Limits limits = Limits::of(size);
   limits.read_bytes = kReadBytes;
   const auto number = [&](const char* key, auto& value) {
     if (options.contains(key)) {
@@ -45,7 +46,7 @@ Limits limits_from(const py::dict& options) {
 
 // The layout of each rank's segment. The option arena_bytes: address space for the segments of groups.
 SegmentLayout layout_for(int size, const py::dict& options) {
-  const Limits limits = limits_from(options);
+  const Limits limits = limits_from(size, options);
   const auto heap = options["heap_bytes"].cast<std::size_t>();
   const std::size_t arena = options.contains("arena_bytes") ? options["arena_bytes"].cast<std::size_t>()
                                                             : HostMemory::default_arena_bytes(size, limits, heap);
@@ -140,10 +141,10 @@ py::object make_rank(int rank, std::vector<Peer> peers, int doorbell, const Segm
                      const py::dict& options) {
   std::shared_ptr<HostMemory> shared;
   if (segments != nullptr) {
-    shared = std::make_shared<HostMemory>(rank, limits_from(options), layout, memory, segments->bases(),
-                                          segments->doorbells, segments, segment);
+    shared = std::make_shared<HostMemory>(rank, limits_from(settings.topology.size, options), layout, memory,
+                                          segments->bases(), segments->doorbells, segments, segment);
   }
-  auto engine = std::make_shared<Engine>(rank, std::move(peers), doorbell, settings.topology.crowded, shared);
+  auto engine = std::make_shared<Engine>(rank, std::move(peers), doorbell, settings.topology.ranks_per_core, shared);
   return make_handle(std::make_unique<Communicator>(engine, shared != nullptr ? shared->world_domain() : nullptr,
                                                     std::move(settings)));
 }
@@ -203,8 +204,8 @@ std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::v
   return peers;
 }
 
-// Topology::crowded, machine and cores, and Network::bytes_per_ms and latency_ns.
-using Surroundings = std::tuple<bool, std::vector<int>, std::vector<int>, std::int64_t, std::int64_t>;
+// Topology::ranks_per_core, machine and cores, and Network::bytes_per_ms and latency_ns.
+using Surroundings = std::tuple<int, std::vector<int>, std::vector<int>, std::int64_t, std::int64_t>;
 
 // Makes a communicator for each rank of process `own`. segments, doorbells: of its ranks; sockets: for each of its
 // ranks the connection to each other rank, -1 where there is none. transport: what the caller asked for; ranks that
@@ -238,7 +239,7 @@ py::list connect(int own, const std::vector<int>& host, const Surroundings& surr
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     CommunicatorOptions settings = communicator_options(ranks[i], host, find_transport(Reach::kHost), options);
     settings.between = &find_transport(Reach::kNetwork, transport);
-    std::tie(settings.topology.crowded, settings.topology.machine, settings.topology.cores,
+    std::tie(settings.topology.ranks_per_core, settings.topology.machine, settings.topology.cores,
              settings.network.bytes_per_ms, settings.network.latency_ns) = surroundings;
     settings.threads = ranks.size() > 1;
     result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, *settings.between, sockets.at(i)),
@@ -264,7 +265,7 @@ py::list local_group(int size, const py::dict& options) {
   py::list result;
   for (int r = 0; r < size; ++r) {
     CommunicatorOptions settings = communicator_options(r, std::vector<int>(size, 0), within, options);
-    settings.topology.crowded = size > cores();
+    settings.topology.ranks_per_core = (size + cores() - 1) / cores();
     settings.threads = true;
     result.append(make_rank(r, std::vector<Peer>(size), duplicate(group->doorbells[r]), layout, memory, group, -1,
                             std::move(settings), options));

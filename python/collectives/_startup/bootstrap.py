@@ -26,7 +26,7 @@ from .environment import Environment
 from .handover import Exchanger, Handover
 from .mesh import Mesh, Reach
 from .network import Network, agreed
-from .numbering import is_crowded, machines, number_ranks, partition
+from .numbering import machines, number_ranks, partition, ranks_per_core
 from .received import are_addresses, are_texts, is_info, is_view
 from .rendezvous import join
 from .rendezvous_base import Fault, Rendezvous, own_location
@@ -81,7 +81,7 @@ class World:
         processes: all processes, by number; the own one without descriptors.
         host: for each rank the index of its host; ranks with the same index have each other's memory. Hosts are
             numbered in the order of their lowest rank, on every rank alike.
-        crowded: whether some machine has more ranks than cores that they may use.
+        ranks_per_core: how many ranks share a core, rounded up, on the machine where that are most.
         machine: for each rank the index of its machine, whose cores it shares with others of that index.
         cores: for each machine how many cores its ranks may use.
         network: what the choice of algorithms takes the network between hosts to be.
@@ -92,7 +92,7 @@ class World:
     process: int
     processes: list[Process]
     host: list[int]
-    crowded: bool
+    ranks_per_core: int
     machine: list[int]
     cores: list[int]
     network: Network
@@ -280,8 +280,8 @@ def _make_world(process: int, infos: list[dict[str, Any]], pairs: Collection[tup
         for numbers, info in zip(ranks, infos, strict=True)
     ]
     machine, cores = machines(infos, ranks)
-    crowded = is_crowded(machine, cores)
-    return World(process, processes, places, crowded, machine, cores, agreed(infos), [{} for _ in ranks[process]])
+    sharing = ranks_per_core(machine, cores)
+    return World(process, processes, places, sharing, machine, cores, agreed(infos), [{} for _ in ranks[process]])
 
 
 def _adopt_handovers(world: World, handovers: dict[int, Handover]) -> None:

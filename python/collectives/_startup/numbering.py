@@ -69,6 +69,9 @@ def machines(infos: Sequence[Mapping[str, Any]], ranks: Sequence[Sequence[int]])
     return machine, [len(found) for found in cores.values()]
 
 
-def is_crowded(machine: Sequence[int], cores: Sequence[int]) -> bool:
-    """Whether some machine has more ranks than cores. Arguments as `machines` returns them."""
-    return any(count > cores[index] for index, count in Counter(machine).items())
+def ranks_per_core(machine: Sequence[int], cores: Sequence[int]) -> int:
+    """How many ranks share a core, rounded up, on the machine where that are most.
+
+    Arguments as `machines` returns them: ``ranks_per_core([0, 0, 0, 1], [2, 4])`` is 2.
+    """
+    return max(-(-count // cores[index]) for index, count in Counter(machine).items())
