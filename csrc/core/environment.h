@@ -83,6 +83,10 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "What the choice of algorithms counts with between hosts: the rate of a host's port in each direction, and the "
      "latency, the same on all ranks",
      kLaunchReader},
+    {"COLLECTIVES_PROFILE", "path of a file that `collectives tune` has written", "none: built-in costs",
+     "What the choice of algorithms counts with on machines of this kind, and [which it takes](using.md#algorithms) "
+     "for some calls; `COLLECTIVES_ALGORITHM` wins over it. The contents are the same on all ranks",
+     kLaunchReader},
     {"COLLECTIVES_RENDEZVOUS_FD", "number of a descriptor", "none",
      "Set by launchers for rank 0: an inherited socket that listens on the rendezvous already", kLaunchReader},
     {"COLLECTIVES_LAUNCHER_FD", "number of a descriptor", "none",

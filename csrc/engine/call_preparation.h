@@ -21,7 +21,7 @@ class CallPreparation {
   CallPreparation(const Domain* domain, const CommunicatorOptions& options, const Executor& executor)
       : domain_(domain),
         options_(options),
-        selector_(options.topology, options.costs(), options.network, options.overrides),
+        selector_(options.topology, options.costs(), options.network, options.overrides, options.measured.processor),
         executor_(executor) {}
 
   // A collective. Throws ArgumentError or ArgumentTypeError for a call that is wrong by itself.

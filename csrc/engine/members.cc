@@ -10,7 +10,9 @@ namespace collectives {
 
 CostModel CommunicatorOptions::costs() const {
   const auto cost = [](const Transport* transport) { return transport != nullptr ? transport->cost : LinkCost(); };
-  return CostModel::of(topology, cost(within), cost(between));
+  CostModel model = CostModel::of(topology, cost(within), cost(between));
+  measured.apply(topology, model);
+  return model;
 }
 
 Members::Members(Engine& engine, const Domain* domain, const CommunicatorOptions& options)

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/executor/reading.h"
 #include "memory/domain.h"
+#include "predict/profile.h"
 #include "predict/selector.h"
 #include "schedule/algorithm.h"
 #include "transports/transport.h"
@@ -27,6 +28,8 @@ struct CommunicatorOptions {
   Topology topology;
   Network network;
   std::vector<Override> overrides;     // of the choice of algorithms
+  ProfileCosts measured;               // what a profile says in place of constants
+  std::string profile;                 // which one, in words; empty: none
   const Transport* within = nullptr;   // of ranks that share memory; nullptr: none does
   const Transport* between = nullptr;  // of the others; nullptr: there are none
   bool threads = false;                // other ranks may be threads of this process
@@ -34,7 +37,7 @@ struct CommunicatorOptions {
   double warn_s = 60;
   bool compare_shapes = true;  // of all_reduce, reduce and broadcast, not only lengths
 
-  // What the ranks' calls cost, by the word of their transports.
+  // What the ranks' calls cost, by the word of their transports and of the profile.
   CostModel costs() const;
 };
 

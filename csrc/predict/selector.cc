@@ -53,22 +53,23 @@ Problem even_problem(Collective collective, std::int64_t bytes, int root, int si
   return problem;
 }
 
-const Algorithm* Selector::overridden(const Problem& problem, bool deterministic) const {
+const Override* Selector::overridden(const Problem& problem, bool deterministic) const {
   const std::int64_t bytes = bytes_of_rank(problem, topology_.size);
   for (const Override& override : overrides_) {
     const Algorithm& algorithm = *override.algorithm;
-    if (algorithm.collective == problem.collective && override.low <= bytes && bytes < override.high &&
+    const bool here = override.ranks == 0 || (override.ranks == topology_.size && topology_.all_mapped());
+    if (here && algorithm.collective == problem.collective && override.low <= bytes && bytes < override.high &&
         algorithm.unsupported(problem, topology_).empty() &&
         (!deterministic || algorithm.determinism == Determinism::kCanonical)) {
-      return &algorithm;
+      return &override;
     }
   }
   return nullptr;
 }
 
 const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
-  if (const Algorithm* asked_for = overridden(problem, deterministic); asked_for != nullptr) {
-    return *asked_for;
+  if (const Override* asked_for = overridden(problem, deterministic); asked_for != nullptr) {
+    return *asked_for->algorithm;
   }
   const Key key{problem.collective, problem.memory, deterministic, problem.root,
                 size_class(bytes_of_rank(problem, topology_.size))};
@@ -180,7 +181,7 @@ Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem
     return result;
   };
   const auto run = [&](const std::vector<Schedule>& schedules, const Fold& fold) -> Prediction {
-    const Simulated result = Simulation(schedules, topology_, network_, fold).run(most);
+    const Simulated result = Simulation(schedules, topology_, network_, fold, processor_).run(most);
     if (!result.ends) {
       return by_cost(algorithm, problem);
     }

@@ -33,10 +33,13 @@ struct Prediction {
 
 // Calls of a collective whose rank gives or gets so many bytes, from `low` on and below `high`, take this algorithm
 // where they leave that open and it can be used.
+// ranks: only in groups of so many ranks, all of one host; 0: in all. of_profile: a profile says it, see profile.h.
 struct Override {
   const Algorithm* algorithm = nullptr;
   std::int64_t low = 0;
   std::int64_t high = 0;
+  int ranks = 0;
+  bool of_profile = false;
 };
 
 // A call of so many bytes with parts of equal length. bytes: what a rank gives or gets, whichever is more.
@@ -48,16 +51,16 @@ class Selector {
   static constexpr std::int64_t kMostSteps = 60'000;  // of all ranks of a larger job together
   static constexpr int kMuchLonger = 10;
 
-  // overrides: the first that fits a call counts.
+  // overrides: the first that fits a call counts. processor: of all machines.
   Selector(const Topology& topology, const CostModel& costs, const Network& network,
-           const std::vector<Override>& overrides)
-      : topology_(topology), costs_(costs), network_(network), overrides_(overrides) {}
+           const std::vector<Override>& overrides, const ProcessorCosts& processor = {})
+      : topology_(topology), costs_(costs), network_(network), processor_(processor), overrides_(overrides) {}
 
   // The algorithm for a call. deterministic: only those whose order of operands does not depend on the size.
   const Algorithm& choose(const Problem& problem, bool deterministic);
 
-  // The algorithm that was asked for beforehand, nullptr where there is none that can be used.
-  const Algorithm* overridden(const Problem& problem, bool deterministic) const;
+  // What was asked for beforehand, nullptr where there is nothing that can be used.
+  const Override* overridden(const Problem& problem, bool deterministic) const;
 
   // All algorithms of the collective, fastest first, those that cannot be used last. What takes kMuchLonger times as
   // long as the fastest is cut off.
@@ -87,6 +90,7 @@ class Selector {
   const Topology& topology_;
   const CostModel costs_;
   const Network network_;
+  const ProcessorCosts processor_;
   const std::vector<Override>& overrides_;
   std::map<Key, const Algorithm*> chosen_;
 };

@@ -22,8 +22,12 @@ Picoseconds wire_byte(const Network& network) {
 }  // namespace
 
 Simulation::Simulation(const std::vector<Schedule>& schedules, const Topology& topology, const Network& network,
-                       const Fold& fold)
-    : topology_(topology), fold_(fold), latency_(network.latency_ns * kNanosecond), wire_byte_(wire_byte(network)) {
+                       const Fold& fold, const ProcessorCosts& costs)
+    : topology_(topology),
+      fold_(fold),
+      costs_(costs),
+      latency_(network.latency_ns * kNanosecond),
+      wire_byte_(wire_byte(network)) {
   const int hosts = 1 + *std::max_element(topology.host.begin(), topology.host.end());
   out_.resize(static_cast<std::size_t>(hosts));
   in_.resize(static_cast<std::size_t>(hosts));

@@ -48,7 +48,7 @@ class Simulation {
   // schedules: of all ranks, in order, or of those of the first host, which stands for all by the symmetry of `fold`.
   // All arguments outlive this.
   Simulation(const std::vector<Schedule>& schedules, const Topology& topology, const Network& network,
-             const Fold& fold = {});
+             const Fold& fold = {}, const ProcessorCosts& costs = {});
 
   // Runs until all ranks are at the end of their schedules, or it is later than `most`.
   Simulated run(Picoseconds most);

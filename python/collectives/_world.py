@@ -21,9 +21,11 @@ from ._startup.environment import (
     Environment,
     read_compare_shapes,
     read_overrides,
+    read_profile,
     read_symmetric_heap,
     warn_of_unknown_variables,
 )
+from ._startup.profile import Profile
 from ._startup.settings import needs_shared_memory, rules_out_shared_memory
 from ._startup.sockets import out_of_files
 from ._startup.system import eventfd, memfd_refusal
@@ -37,14 +39,23 @@ WARN_AFTER = 60.0
 _lock = threading.Lock()  # held while a world is made
 
 
-def _options(timeout: float | None, compare_shapes: bool | None = None) -> dict[str, Any]:
+def _options(
+    timeout: float | None, compare_shapes: bool | None = None, profile: Profile | None = None
+) -> dict[str, Any]:
+    """What the core is told. `profile`: by default that of the environment."""
+    found = read_profile() if profile is None else profile
     seconds = DEFAULT_TIMEOUT if timeout is None else timeout
     return {
         "timeout": seconds,
         "warn": min(WARN_AFTER, seconds / 2),
         "heap_bytes": read_symmetric_heap(),
         "compare_shapes": read_compare_shapes(compare_shapes),
-        "overrides": read_overrides(),
+        "overrides": [
+            *((*override, 0, False) for override in read_overrides()),
+            *((*override, ranks, True) for override, ranks in found.overrides),
+        ],
+        "costs": dict(found.costs),
+        "profile": str(found),
     }
 
 
@@ -230,7 +241,7 @@ def join(maker: str, environment: Environment, timeout: float | None) -> Communi
         record = joined.current()
         if record is not None and record.pid == os.getpid():
             raise same_world.another(record, "and another world was to be made")
-        options = _options(timeout, environment.compare_shapes)
+        options = _options(timeout, environment.compare_shapes, environment.profile)
         return _make(maker, environment, options)[0]
 
 
@@ -254,12 +265,14 @@ def _take(maker: str, asked: dict[str, Any], bootstrap: Any = None) -> tuple[lis
                 same_world.refuse_other(record, asked)
                 return list(record.communicators), False
         environment = stack.enter_context(start.meet(at_place, bootstrap, others))
-        return _make(maker, environment, _options(environment.timeout, environment.compare_shapes)), True
+        options = _options(environment.timeout, environment.compare_shapes, environment.profile)
+        return _make(maker, environment, options), True
 
 
 def _make(maker: str, environment: Environment, options: dict[str, Any]) -> list[Communicator]:
     count = environment.replicas or 1
     if environment.size == 1 and (count == 1 or not rules_out_shared_memory(environment.transport)):
+        environment.profile.refuse_problem()
         handles = _local_handles(count, options)
     else:
         handles = _connect(environment, options)
@@ -340,12 +353,14 @@ def local_group(n: int, *, timeout: float | None = None, compare_shapes: bool | 
         compare_shapes: see ``init``.
 
     Raises:
-        ValueError: `n` is not positive.
+        ValueError: `n` is not positive, or the profile of the environment cannot be used.
     """
     if n < 1:
         raise ValueError(f"n is {n}; a group has at least one rank")
     recorder.prepare()
-    group = [Communicator(handle) for handle in _local_handles(n, _options(timeout, compare_shapes))]
+    profile = read_profile()
+    profile.refuse_problem()
+    group = [Communicator(handle) for handle in _local_handles(n, _options(timeout, compare_shapes, profile))]
     for communicator in group:
         at_exit.register(communicator)
     return group

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <system_error>
 #include <tuple>
 
@@ -66,12 +67,18 @@ CommunicatorOptions communicator_options(int rank, std::vector<int> host, const 
   result.warn_s = options["warn"].cast<double>();
   result.compare_shapes = options["compare_shapes"].cast<bool>();
   result.within = &within;
-  using Given = std::tuple<std::string, std::int64_t, std::int64_t, std::string>;
-  for (const auto& [collective, low, high, algorithm] : options["overrides"].cast<std::vector<Given>>()) {
-    result.overrides.push_back({find_algorithm(parse_collective(collective), algorithm), low, high});
+  // The last two as in Override.
+  using Given = std::tuple<std::string, std::int64_t, std::int64_t, std::string, int, bool>;
+  for (const auto& [collective, low, high, algorithm, ranks, of_profile] :
+       options["overrides"].cast<std::vector<Given>>()) {
+    result.overrides.push_back({find_algorithm(parse_collective(collective), algorithm), low, high, ranks, of_profile});
     if (result.overrides.back().algorithm == nullptr) {
       throw ArgumentError(collective + " has no algorithm '" + algorithm + "'");
     }
+  }
+  result.profile = options["profile"].cast<std::string>();
+  for (const auto& [name, value] : options["costs"].cast<std::map<std::string, std::int64_t>>()) {
+    result.measured.set(name, value);
   }
   return result;
 }

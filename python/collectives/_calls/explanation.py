@@ -53,7 +53,10 @@ class Explanation:
         nbytes: of what a rank gives or gets, whichever is more.
         source: where the times come from, in words.
         candidates: the algorithms, those that cannot be used last.
-        override: the algorithm that ``COLLECTIVES_ALGORITHM`` names for this call, ``""`` where it names none.
+        override: the algorithm that ``COLLECTIVES_ALGORITHM`` or the profile names for this call, ``""`` where neither
+            names one.
+        override_by: which of the two, in words.
+        profile: the file that ``COLLECTIVES_PROFILE`` names and its digest, ``""`` where there is none.
     """
 
     collective: str
@@ -61,6 +64,8 @@ class Explanation:
     source: str
     candidates: Sequence[Candidate]
     override: str = ""
+    override_by: str = ""
+    profile: str = ""
 
     @property
     def chosen(self) -> str:
@@ -72,11 +77,12 @@ class Explanation:
         for candidate in self.candidates:
             remark = candidate.unsupported or ("or more" if candidate.at_least else "")
             if candidate.algorithm == self.chosen:
-                remark = "chosen" if not self.override else "chosen by COLLECTIVES_ALGORITHM"
+                remark = "chosen" if not self.override else f"chosen by {self.override_by}"
             times = (candidate.us, candidate.wire_us, candidate.processor_us, candidate.waiting_us)
             rows.append((candidate.algorithm, *map(_microseconds, times), remark))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [f"{self.collective} of {self.nbytes} bytes; {self.source}"]
+        lines += [f"profile {self.profile}"] if self.profile else []
         for row in rows:
             cells = [
                 row[0].ljust(widths[0]),
@@ -116,4 +122,5 @@ def explain(communicator: Communicator, collective: str, nbytes: int, root: int)
         for entry in found["candidates"]
     ]
     source = "there is no other rank" if single else source
-    return Explanation(collective, count, source, candidates, found["override"])
+    by = "" if not found["override"] else "the profile" if found["of_profile"] else "COLLECTIVES_ALGORITHM"
+    return Explanation(collective, count, source, candidates, found["override"], by, found["profile"])

@@ -21,7 +21,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import CollectivesError, DeadlineError, MismatchError, PeerError
-from . import address_space, network, recorder
+from . import address_space, network, profile, recorder
 from .environment import Environment
 from .handover import Exchanger, Handover
 from .mesh import Mesh, Reach
@@ -177,6 +177,7 @@ def _exchange_memory(
             "replicas": environment.replicas,
             "network": environment.network,
             "algorithm": environment.algorithm,
+            **environment.profile.introduction(),
             "port_speed": network.port_speed(environment.interfaces),
             "algorithms": _core._algorithms_digest(),
             "name": exchanger.name if exchanger is not None else "",
@@ -247,6 +248,7 @@ def _check_settings(rendezvous: Rendezvous, infos: list[dict[str, Any]]) -> None
                 rank=rendezvous.rank,
                 **rendezvous.fault_of(other if rendezvous.rank != other else 0),
             )
+    profile.refuse_differences(infos)
 
 
 def _check_all_mapped(rendezvous: Rendezvous, pairs: Collection[tuple[int, int]], views: list[dict[str, Any]]) -> None:

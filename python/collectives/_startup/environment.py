@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import _core
-from . import network, overrides, settings
+from . import network, overrides, profile, settings
 from .interfaces import check_pattern
 from .launchers import refuse_world_of_one
 from .secrets import read_token_file
@@ -56,6 +56,7 @@ class Environment:
         patience: seconds that starting may take, where the environment says so.
         algorithm: which algorithms are to be taken, as text (`_startup.overrides`), ``""`` where nothing is said.
         network: the rate and latency between hosts as text (`_startup.network`), ``""`` where nothing is said.
+        profile: what is known of this kind of machine, or why the file with that cannot be used.
     """
 
     rank: int = 0
@@ -75,6 +76,7 @@ class Environment:
     patience: float | None = None
     network: str = ""
     algorithm: str = ""
+    profile: profile.Profile = field(default=profile.Profile(), repr=False)
 
     @property
     def start_timeout(self) -> float:
@@ -226,6 +228,7 @@ def read_environment(
         patience=None if patience_value is None else settings.seconds(patience_value, patience_source),
         network="" if network_value is None else str(network_value),
         algorithm=_lookup(variables, overrides.VARIABLE) or "",
+        profile=read_profile(variables),
     )
 
 
@@ -326,6 +329,16 @@ def read_overrides(environ: Mapping[str, str] | None = None) -> list[overrides.O
     """
     text = _lookup(os.environ if environ is None else environ, overrides.VARIABLE)
     return [] if text is None else overrides.parse(text)
+
+
+def read_profile(environ: Mapping[str, str] | None = None) -> profile.Profile:
+    """The profile that the variable names, or one with the problem that its file has. Never raises.
+
+    Args:
+        environ: the variables to read, ``os.environ`` by default.
+    """
+    path = _lookup(os.environ if environ is None else environ, profile.VARIABLE)
+    return profile.Profile() if path is None else profile.read(path)
 
 
 def read_num_threads(environ: Mapping[str, str] | None = None) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_TEXTS = ("hostname", "machine", "stack", "transport", "name", "network", "algorithm")  # of an introduction
+_TEXTS = (  # of an introduction
+    *("hostname", "machine", "stack", "transport", "name", "network", "algorithm"),
+    *("profile", "profile_digest", "profile_problem"),
+)
 
 
 def is_list_of(value: Any, accepted: Callable[[Any], bool]) -> bool:

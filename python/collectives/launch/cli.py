@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = info()
         print(json.dumps(found, indent=2) if options.json else format_info(found))
         return 0
+    if options.command == "tune":
+        return _tune(options)
     try:
         places = _places(options)
     except (OSError, ValueError) as error:
@@ -45,6 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         say(f"collectives run: {error.strerror or error}")
         return 126
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from .tune import tune  # here, since it loads NumPy, which `collectives run` need not
+
+    output = None if options.output is None else Path(options.output)
+    try:
+        tune(output, options.ranks, options.seconds, lambda line: print(line, flush=True))
+    except OSError as error:
+        say(f"collectives tune: {error}")
+        return 1
+    return 0
 
 
 def _places(options: argparse.Namespace) -> list[Place] | None:
@@ -108,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="collectives", description="Collective communication between processes.")
     version = f"collectives {library_version()}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{run,info}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{run,info,tune}")
     run = commands.add_parser(
         "run",
         help="run a program as several ranks on this host or on others",
@@ -161,7 +175,32 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, passed on as they are")
     information = commands.add_parser("info", help="print version, transports, and what was found on this machine")
     information.add_argument("--json", action="store_true", help="print JSON")
+    _add_tune(
+        commands.add_parser(
+            "tune",
+            help="measure this machine, and write what was found to a file that COLLECTIVES_PROFILE can name",
+            description="Measures by small jobs what the choice of algorithms counts with, and compares algorithms "
+            "with the choice, in under a minute. Ranks use the file only where COLLECTIVES_PROFILE names it.",
+        )
+    )
     return parser
+
+
+def _add_tune(tune: argparse.ArgumentParser) -> None:
+    tune.add_argument(
+        "--output",
+        metavar="FILE",
+        help="the file to write (default $XDG_CONFIG_HOME/collectives/profile.json, else below ~/.config)",
+    )
+    tune.add_argument(
+        "--ranks",
+        metavar="N",
+        type=_ranks_of_tune,
+        help="ranks of the job in which algorithms are compared (default one for each core, from 2 to 8)",
+    )
+    tune.add_argument(
+        "--seconds", metavar="S", type=_seconds, default=40.0, help="that measurements may take (default 40)"
+    )
 
 
 def _add_options_of_hosts(run: argparse.ArgumentParser) -> None:
@@ -214,6 +253,13 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 to 4096")
     return int(text)
+
+
+def _ranks_of_tune(text: str) -> int:
+    count = _count(text)
+    if count < 2:
+        raise argparse.ArgumentTypeError("one rank has nothing to choose between; at least 2 are accepted")
+    return count
 
 
 def _seconds(text: str) -> float:
