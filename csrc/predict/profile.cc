@@ -8,11 +8,11 @@
 namespace collectives {
 namespace {
 
-// Beyond these a number is a mistake, and sums of it could overflow.
-constexpr std::int64_t kMostNs = 100'000'000;          // 0.1 s for a message
-constexpr std::int64_t kMostPs = 1'000'000;            // a byte in a microsecond
-constexpr std::int64_t kLeastRate = 1'000;             // bytes per ms: 1 MB/s
-constexpr std::int64_t kMostRate = 1'000'000'000'000;  // 1 PB/s
+// No machine is beyond these: such a number is a mistake, or was measured while others used the machine.
+constexpr std::int64_t kMostNs = 500'000;
+constexpr std::int64_t kMostPs = 100'000;           // of a byte
+constexpr std::int64_t kLeastRate = 100'000;        // bytes per ms: 100 MB/s
+constexpr std::int64_t kMostRate = 10'000'000'000;  // 10 TB/s
 
 using Costs = ProfileCosts&;
 

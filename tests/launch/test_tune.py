@@ -31,7 +31,7 @@ def test_it_writes_a_profile_that_can_be_used(tmp_path):
     assert f"COLLECTIVES_PROFILE={file}" in done.stdout
     found = profile.read(str(file))
     assert found.problem == ""
-    assert {"copy_byte_ps", "reduce_byte_ps", "host_copy_bytes_per_ms"} <= found.costs.keys()
+    assert "copy_byte_ps" in found.costs
     for name in profile.COSTS:
         assert f"  {name} " in done.stdout
     assert [entry.name for entry in file.parent.iterdir()] == [file.name]
@@ -62,7 +62,9 @@ def times_of(latency, rates):
     """Nanoseconds of the calls that are timed, where a byte of each algorithm takes so many."""
     found = {}
     for kind in (*tune._MAPPED, *tune._TCP, *tune._CROWDED):
-        found[kind] = latency * (2 if kind.algorithm == "ring" else 1) + kind.nbytes * rates[kind.algorithm, kind.symmetric]
+        found[kind] = (
+            latency * (2 if kind.algorithm == "ring" else 1) + kind.nbytes * rates[kind.algorithm, kind.symmetric]
+        )
     return found
 
 

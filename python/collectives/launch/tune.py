@@ -2,8 +2,8 @@
 
 Every cost is what its place in the model makes of measured calls, mostly a difference between two calls, in which what
 both have in common cancels. Others use the machine, too, so calls are timed in short blocks, those of all kinds in
-turn, and of each kind the median block counts. A cost for which that gives no sensible number is left out, and the
-built-in one stays."""
+turn, and of each kind the median block counts. A cost for which that gives a number that no machine has is left out, so
+the built-in one stays."""
 
 from __future__ import annotations
 
@@ -105,6 +105,8 @@ def tune(output: Path | None, ranks: int | None, seconds: float, say: Say = prin
     cores = sorted(os.sched_getaffinity(0))
     count = min(8, max(2, len(cores))) if ranks is None else ranks
     say(f"{machine.cpu}, {machine.cores} processors, of which {len(cores)} may be used")
+    if os.getloadavg()[0] > len(cores) / 2:
+        say("others use this machine, too: what is measured now may be wrong; better run this again when it is idle")
     costs = measure_costs(cores, seconds / 2, say)
     made_by = f"collectives {library_version()}, {time.strftime('%Y-%m-%d')}"
     losses = compare(profile.text_of(machine, made_by, costs, {}), count, seconds / 2)
