@@ -28,7 +28,7 @@ HEADER = '''\
 # Written by tools/make_stub.py; do not edit.
 """{doc}"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, final, overload
 
 import numpy as np
@@ -76,6 +76,7 @@ RESULTS = {"_exchange_layouts": "tuple[npt.NDArray[np.int64], int, bool]"}  # of
 WORDS = {
     "typing.SupportsInt | typing.SupportsIndex": "int",
     "typing.SupportsFloat | typing.SupportsIndex": "float",
+    "collections.abc.Mapping": "Mapping",
     "collections.abc.Sequence": "Sequence",
     "collectives._core.": "",
 }

@@ -1,7 +1,7 @@
 # Written by tools/make_stub.py; do not edit.
 """The engine of collectives. Use the package, not this module."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, final, overload
 
 import numpy as np
