@@ -265,7 +265,7 @@ def _time_kinds(comm: Communicator, kinds: Sequence[Kind], seconds: float) -> tu
 
 def _compare(comm: Communicator, seconds: float) -> list[Loss]:
     """On each rank: what rank 0 has found."""
-    losses = []
+    losses: list[Loss] = []
     end = time.monotonic() + seconds
     for nbytes in _SIZES:
         for collective in _COLLECTIVES:
