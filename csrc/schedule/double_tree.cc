@@ -26,7 +26,6 @@ struct Node {
   std::vector<int> before;  // children whose sums come before what this rank has, in the order of reduction
   std::vector<int> after;   // children whose sums come behind it
   int depth = 0;
-
   std::int64_t sum = 0;  // scratch, where a sum has no place in the output
 
   std::size_t children() const { return before.size() + after.size(); }
@@ -318,7 +317,7 @@ class DoubleTree {
   bool down_;
   int hops_;  // from the deepest node to the root
   std::int64_t segment_ = 0;
-  std::int64_t longest_ = 0;         // part
+  std::int64_t longest_ = 0;         // bytes of a part
   std::vector<Node> nodes_;          // by part
   std::vector<std::int64_t> slots_;  // scratch, for sums that are received
   ScheduleBuilder b_;
