@@ -6,7 +6,7 @@
 Works on Debian 12 of another machine, with the packages that it asks for. A root folder gets a Python for aarch64 from
 Debian's packages, which apt only downloads, and what tests need from wheels. A script runs that Python by qemu: tests,
 which start processes by `sys.executable`, start those by qemu, too. The first thing that fails ends it.
-docs/packaging.md says what has passed.
+docs/packaging.md says what has run.
 """
 
 from __future__ import annotations
