@@ -118,7 +118,7 @@ class Machine:
         settings = [f"-D{name}={value}" for name, value in options.items()]
         run(tool("cmake"), "-S", ROOT, "-B", self.build_folder, "-G", "Ninja", *settings)
         run(tool("cmake"), "--build", self.build_folder)
-        Staged(self.build_folder)._stage()
+        Staged(self.build_folder).stage()
 
     def ctest(self) -> None:
         """The C++ tests."""

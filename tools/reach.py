@@ -98,6 +98,7 @@ class Graph:
         self.read: dict[str, list[str]] = {}
         self._text: dict[str, str] = {}
         self._known_ways: dict[str, dict[str, str]] = {}
+        self._known_words: dict[str, set[str]] = {}
         self._add_cxx([name for name in self.files if name.endswith(CXX)])
         self._add_python([name for name in self.files if name.endswith(".py")])
 
@@ -126,7 +127,9 @@ class Graph:
 
     def _mentions(self, test: str, words: set[str]) -> int:
         """How many of the words the text contains; a word in the name of the test counts three times."""
-        text = set(re.findall(r"[a-z0-9]+", self.text(test)))
+        if test not in self._known_words:
+            self._known_words[test] = set(re.findall(r"[a-z0-9]+", self.text(test)))
+        text = self._known_words[test]
         own = Path(test).stem.split("_")
         return sum(word in text for word in words) + 2 * sum(any(w.startswith(word) for w in own) for word in words)
 
