@@ -6,8 +6,8 @@
 
 Python itself is the ordinary one: the runtime of the sanitizer is preloaded, so that it sees the memory, the threads
 and the locks of everybody, but only accesses of what is compiled here. Each process of a test writes what it finds into
-a file, and one file makes the run fail, as does a process that ends by UndefinedBehaviorSanitizer. To know that a run without one means something, each begins with two
-libraries that are wrong on purpose, in processes of the same settings.
+a file, and one file makes the run fail, as does a process that UndefinedBehaviorSanitizer ends. To know that a run
+without one means something, each begins with libraries that are wrong on purpose, in processes of the same settings.
 """
 
 from __future__ import annotations

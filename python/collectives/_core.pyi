@@ -747,7 +747,7 @@ def build_info() -> dict[str, Any]: ...
 def connect(
     arg0: int,
     arg1: Sequence[int],
-    arg2: tuple[bool, Sequence[int], Sequence[int], int, int],
+    arg2: tuple[int, Sequence[int], Sequence[int], int, int],
     arg3: Sequence[int],
     arg4: Sequence[int],
     arg5: Sequence[tuple[Sequence[int], str, int, Sequence[int], Sequence[int], Sequence[int], Sequence[int], str]],
