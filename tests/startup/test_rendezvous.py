@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import pickle
 import random
 import secrets
 import socket
@@ -232,10 +233,9 @@ def test_a_rank_that_dies_is_noticed_at_once(listener, victim):
     """A real process, killed between two rounds."""
     surroundings = environment(listener, victim, 3)
     program = (
-        "import sys; from collectives._startup import rendezvous\n"
-        "from collectives._startup.environment import Environment\n"
+        "import pickle, sys; from collectives._startup import rendezvous\n"
         "from collectives._startup.wire import Deadline\n"
-        "meeting = rendezvous.join(Environment(**eval(sys.stdin.readline())), Deadline(30))\n"
+        "meeting = rendezvous.join(pickle.loads(bytes.fromhex(sys.stdin.readline())), Deadline(30))\n"
         "meeting.exchange(1); print('met', flush=True); sys.stdin.readline()"
     )
     process = subprocess.Popen(
@@ -246,7 +246,7 @@ def test_a_rank_that_dies_is_noticed_at_once(listener, victim):
         pass_fds=[listener.fileno()],
     )
     with process:
-        print(repr(vars(surroundings)), file=process.stdin, flush=True)
+        print(pickle.dumps(surroundings).hex(), file=process.stdin, flush=True)
         others = [
             Rank(environment(listener, rank, 3), lambda meeting: (meeting.exchange(1), meeting.exchange(2)))
             for rank in range(3)
