@@ -54,13 +54,22 @@ class Preset:
         flags: by which the compiler builds in the sanitizers.
         runtimes: libraries of the compiler to preload.
         wrong: for each library that is wrong on purpose, its text and a word of what the sanitizer says of it.
+        left_out: tests that the sanitizer cannot run, each with the reason.
     """
 
-    def __init__(self, name: str, flags: str, runtimes: list[str], wrong: list[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        flags: str,
+        runtimes: list[str],
+        wrong: list[tuple[str, str]],
+        left_out: dict[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.flags = [f"-fsanitize={flags}", "-g1", "-O1"]
         self.runtimes = runtimes
         self.wrong = wrong
+        self.left_out = left_out or {}
 
 
 PRESETS = [
@@ -70,7 +79,16 @@ PRESETS = [
         ["libasan.so", "libubsan.so"],
         [(WRONG, "heap-use-after-free"), (OVERFLOW, "signed integer overflow")],
     ),
-    Preset("tsan", "thread", ["libtsan.so"], [(RACE, "data race")]),
+    Preset(
+        "tsan",
+        "thread",
+        ["libtsan.so"],
+        [(RACE, "data race")],
+        {
+            "tests/calls/test_completion.py::test_a_forked_child_has_no_callbacks": "ThreadSanitizer ends a child of a "
+            "process with threads that starts one itself (dup thread with used id)"
+        },
+    ),
 ]
 
 
@@ -138,6 +156,9 @@ def run(preset: Preset, staged: Staged, arguments: list[str]) -> bool:
     check_that_it_sees(preset, variables)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-q", *arguments]
+        for test, reason in preset.left_out.items():
+            print(f"{preset.name}: left out: {test}: {reason}", flush=True)
+            command += ["--deselect", test]
         done = subprocess.run(
             command, cwd=ROOT, env=environment(preset, Path(folder), variables), stdin=subprocess.DEVNULL, check=False
         )

@@ -45,7 +45,7 @@ void Communicator::throw_forked() const {
 }
 
 void Communicator::refuse_after_close() const {
-  if (closed_) {
+  if (closed()) {
     ErrorContext context;
     context.rank = rank();
     throw CollectivesError(ErrorKind::kClosed,
@@ -248,7 +248,7 @@ std::optional<Incoming> Communicator::probe(int source, int tag, double timeout_
   std::optional<Incoming> found;
   bool may_come = true;
   const auto look = [&] {
-    if (failed() || closed_) {
+    if (failed() || closed()) {
       return true;
     }
     may_come = source == Message::kAny ? members_.any_other_is_there() : members_.is_there(source);
@@ -362,7 +362,7 @@ void Communicator::publish_caller() {
 }
 
 void Communicator::check(Clock::time_point now) {
-  if (failed() || closed_) {
+  if (failed() || closed()) {
     return;
   }
   monitor_.check_others(now);
@@ -372,7 +372,7 @@ void Communicator::check(Clock::time_point now) {
 
 void Communicator::peer_gone(const Peer& peer) {
   const int member = members_.member_of(peer.rank);
-  if (member < 0 || failed() || closed_ || peer.state != Peer::State::kDead || members_.has_left(member)) {
+  if (member < 0 || failed() || closed() || peer.state != Peer::State::kDead || members_.has_left(member)) {
     return;  // check() finds works that need a rank which has left
   }
   drive();  // what it still did may be enough
@@ -406,7 +406,7 @@ void Communicator::abandon(const std::string& why) {
     return;
   }
   const std::lock_guard guard(engine_->lock());
-  if (!closed_) {
+  if (!closed()) {
     failure_.fail_here(ErrorKind::kPeer, members_.describe_self() + " ended by an uncaught exception: " + why +
                                              "; look at its own output for the cause");
   }
@@ -417,7 +417,7 @@ void Communicator::give_up(ErrorKind kind, const std::string& text) {
     return;
   }
   const std::lock_guard guard(engine_->lock());
-  if (!closed_) {
+  if (!closed()) {
     failure_.fail_here(kind, text);
   }
 }
@@ -475,7 +475,7 @@ void Communicator::leave() {
     explanation->wait();  // it says what happened, also when the process ends now
   }
   const std::lock_guard guard(engine_->lock());
-  if (closed_) {
+  if (closed()) {
     return;
   }
   if (busy()) {
@@ -484,7 +484,7 @@ void Communicator::leave() {
     report.sequence = -1;
     failure_.fail(report);
   }
-  closed_ = true;
+  closed_.store(true, std::memory_order_relaxed);
   calls_.forget_last();
   if (!engine_->leave()) {
     // Tells the ranks that share no memory with this one. Where all communicators are closed the links have said it.

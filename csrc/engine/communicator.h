@@ -5,6 +5,7 @@
 // failures.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -88,7 +89,8 @@ class Communicator : public ListNode<Communicator> {
   // Leaves the group in good order: ends what is in flight by an error, and waits for the callbacks of all works. Later
   // calls raise ClosedError. False where callbacks have not returned after a timeout (>= 0); close() then waits again.
   bool close(double timeout_s = -1);
-  bool closed() const { return closed_; }
+  // Also without the lock of the engine.
+  bool closed() const { return closed_.load(std::memory_order_relaxed); }
 
   // This many bytes of the own heap are in use by now.
   void use_heap(std::size_t bytes);
@@ -131,7 +133,7 @@ class Communicator : public ListNode<Communicator> {
   void leave();
   void refuse_after_close() const;
   void check_usable();
-  bool usable() const { return !closed_ && !failure_.knows_of_failure(); }
+  bool usable() const { return !closed() && !failure_.knows_of_failure(); }
   std::shared_ptr<Work>& prepared(const Call& call);
   void prepare(Work& work, const Call& call);
   bool run_prepared(std::shared_ptr<Work>& place, bool again, std::shared_ptr<Work>& work);
@@ -152,7 +154,7 @@ class Communicator : public ListNode<Communicator> {
   FailureMonitor monitor_;
   Shrinking shrinking_{*this};
   std::shared_ptr<Completion::Pending> callbacks_ = std::make_shared<Completion::Pending>();
-  bool closed_ = false;
+  std::atomic<bool> closed_ = false;
 };
 
 }  // namespace collectives

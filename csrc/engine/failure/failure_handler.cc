@@ -33,6 +33,7 @@ void FailureHandler::fail(const Report& report, const Work* about) {
     return;
   }
   error_ = std::make_unique<Report>(report);
+  failed_.store(true, std::memory_order_relaxed);
   calls_.forget_last();
   if (error_->origin < 0 || error_->origin == members_.rank()) {  // another rank may name this one without a reason
     error_->origin = report.reporter;

@@ -2,6 +2,7 @@
 // begins.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <string>
@@ -28,7 +29,8 @@ class FailureHandler {
 
   // The error of the communicator, nullptr while it has not failed.
   const Report* error() const { return error_.get(); }
-  bool failed() const { return error_ != nullptr; }
+  // Also without the lock of the engine.
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
   bool knows_of_failure() const { return error_ != nullptr || reports_.first() != nullptr; }
 
   // Fails, unless the communicator has failed before. about: the work that has failed, where it is not in flight.
@@ -75,6 +77,7 @@ class FailureHandler {
   SymmetricHeap& heap_;
   FailureSources sources_;
   std::unique_ptr<Report> error_;
+  std::atomic<bool> failed_ = false;  // whether there is one
   std::unique_ptr<Explanation> explanation_;
 };
 
