@@ -160,7 +160,12 @@ def run(preset: Preset, staged: Staged, arguments: list[str]) -> bool:
             print(f"{preset.name}: left out: {test}: {reason}", flush=True)
             command += ["--deselect", test]
         done = subprocess.run(
-            command, cwd=ROOT, env=environment(preset, Path(folder), variables), stdin=subprocess.DEVNULL, check=False
+            command,
+            cwd=ROOT,
+            env=environment(preset, Path(folder), variables),
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=LIMIT,
         )
         texts = found(Path(folder))
     print(*texts, sep="\n")

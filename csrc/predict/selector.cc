@@ -37,6 +37,10 @@ std::int64_t size_class(std::int64_t bytes) {
   return static_cast<std::int64_t>((size + quarter - 1) / quarter * quarter);
 }
 
+// What was simulated knows the network and the rest does not, so the two cannot be compared: in a large job what has
+// too many steps to be simulated is taken only where nothing else can be.
+bool less(const Prediction& a, const Prediction& b) { return a.formula != b.formula ? b.formula : a.time < b.time; }
+
 }  // namespace
 
 Problem even_problem(Collective collective, std::int64_t bytes, int root, int size) {
@@ -86,10 +90,13 @@ const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
   }
   const Algorithm* best = candidates[0];
   if (simulates()) {
-    Picoseconds least = kNever;
+    Prediction least;
+    least.time = kNever;
+    least.formula = true;
     for (const Algorithm* candidate : candidates) {
-      if (const Picoseconds time = predict(*candidate, problem, least).time; time < least) {
-        least = time;
+      if (const Prediction found = predict(*candidate, problem, least.formula ? kNever : least.time);
+          less(found, least)) {
+        least = found;
         best = candidate;
       }
     }
@@ -123,9 +130,11 @@ std::vector<Prediction> Selector::predictions(const Problem& problem) const {
   Picoseconds least = kNever / kMuchLonger;
   for (const Algorithm* algorithm : by_formula(problem, false)) {
     all.push_back(predict(*algorithm, problem, least * kMuchLonger));
-    least = std::min(least, all.back().time);
+    if (simulates() && !all.back().formula) {
+      least = std::min(least, all.back().time);
+    }
   }
-  std::stable_sort(all.begin(), all.end(), [](const Prediction& a, const Prediction& b) { return a.time < b.time; });
+  std::stable_sort(all.begin(), all.end(), less);
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective == problem.collective) {
       if (const std::string_view reason = algorithm.unsupported(problem, topology_); !reason.empty()) {

@@ -63,12 +63,18 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
                  limits.slots >= kSlotsOfPipeline) {
   const std::int64_t element = problem.element();
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
+  // What goes to all readers alike lies at the beginning.
+  const bool alike = shared_ || problem.collective == Collective::kGather;
   std::int64_t offset = 0;
+  Place place;
   for (int r = 0; r < size_; ++r) {
-    given_.push_back({problem.input_offset(me_, r, size_), problem.readers_before(me_, r, size_)});
+    given_.push_back(place);
     gotten_.push_back({problem.input_offset(r, me_, size_), problem.readers_before(r, me_, size_)});
     output_offsets_.push_back(problem.collective == Collective::kReduceScatter ? 0 : offset);
     offset += part(r, me_);
+    const std::int64_t bytes = part(me_, r);
+    place.offset += alike ? 0 : bytes;
+    place.readers += r != me_ && bytes > 0 ? 1 : 0;
   }
   const Extent extent = extent_of(problem, size_);
   longest_ = extent.longest;

@@ -14,29 +14,19 @@
 
 #include "core/error.h"
 #include "local_world.h"
+#include "replaced_new.h"
 
 namespace {
 
 thread_local long g_until_failure = 0;  // allocations of this thread; 0: none fails
 
-void* allocate(std::size_t bytes) {
+}  // namespace
+
+void before_allocation(std::size_t /*bytes*/) {
   if (g_until_failure > 0 && --g_until_failure == 0) {
     throw std::bad_alloc();
   }
-  if (void* memory = std::malloc(bytes)) {
-    return memory;
-  }
-  throw std::bad_alloc();
 }
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new[](std::size_t bytes) { return allocate(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
 
 namespace {
 

@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "core/topology.h"
+#include "replaced_new.h"
 #include "schedule/algorithm.h"
 #include "schedule/schedule.h"
 
@@ -19,22 +19,9 @@ namespace {
 
 std::int64_t g_allocated = 0;  // bytes, ever
 
-void* allocate(std::size_t bytes) {
-  g_allocated += static_cast<std::int64_t>(bytes);
-  if (void* memory = std::malloc(bytes)) {
-    return memory;
-  }
-  throw std::bad_alloc();
-}
-
 }  // namespace
 
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new[](std::size_t bytes) { return allocate(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
+void before_allocation(std::size_t bytes) { g_allocated += static_cast<std::int64_t>(bytes); }
 
 namespace {
 

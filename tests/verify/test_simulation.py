@@ -106,3 +106,15 @@ def test_large_jobs_are_folded():
 def test_a_root_that_does_not_exist():
     with pytest.raises(ValueError, match="root 2 is out of range: the group has ranks 0 to 1"):
         _core._predictions_for("reduce", 8, root=2, hosts=[0, 1])
+
+
+def test_in_a_large_job_a_formula_counts_only_where_nothing_was_simulated():
+    """It does not know the network: where that is very slow, its microseconds would look like the fastest way."""
+    hosts = [h for h in range(64) for _ in range(8)]
+    found = _core._predictions_for("reduce", 1 << 20, hosts=hosts, bytes_per_ms=GBIT // 1000)
+    usable = [entry for entry in found["candidates"] if not entry["unsupported"]]
+    kinds = [entry["formula"] for entry in usable]
+    assert set(kinds) == {False, True}
+    assert kinds == sorted(kinds)
+    guessed = min(entry["us"] for entry in usable if entry["formula"])
+    assert guessed < usable[0]["us"]  # else the order by time alone would be the same

@@ -33,6 +33,7 @@ CLEARLY = 1.15  # auto loses where another algorithm is faster by more than this
 _BLOCKS = 7
 _BLOCK = 4e-3  # seconds of calls, or one call
 _MOST_CALLS = 100
+_CROWD = 4  # ranks that share two cores
 _SMALL, _LARGE = 64 << 10, 1 << 20  # bytes; the time of a further byte is the slope between two sizes
 _LOOPBACK_NS = 2000  # from one process to another, in the kernel
 _SEND, _RECEIVE = 0.4, 0.6  # shares of what both sides do for a message or a byte, as in csrc/predict/machine.h
@@ -132,17 +133,15 @@ def default_path() -> Path:
 def measure_costs(cores: Sequence[int], seconds: float, say: Say) -> dict[str, int]:
     """Costs by their names in a file, as far as they were measured."""
     found = _memory_costs()
-    apart: dict[Kind, float] = {}
     with _without_settings():
-        if len(cores) > 1:
+        if len(cores) > 1:  # on one core nothing is apart, so only what a thread does alone is measured
             apart, latency = _job(2, _MAPPED, seconds / 3, "shm")
             found |= mapped_costs(apart, latency, found["reduce_byte_ps"])
             tcp, _ = _job(2, _TCP, seconds / 3, "tcp")
             found |= tcp_costs(tcp, apart[_LONE], found["reduce_byte_ps"])
-        few = cores[:2]
-        with _only_on(few):
-            crowded, _ = _job(2 * len(few), _CROWDED, seconds / 3, "shm")
-        found |= crowded_costs(crowded, apart.get(_LONE, 0.0), 2 * len(few))
+            with _only_on(cores[:2]):
+                crowded, _ = _job(_CROWD, _CROWDED, seconds / 3, "shm")
+            found |= crowded_costs(crowded, apart[_LONE], _CROWD)
     costs = {}
     for name, (low, high) in profile.COSTS.items():
         value = found.get(name, math.nan)
