@@ -156,16 +156,18 @@ class Rank:
         return {"wrong": wrong, "chosen": chosen, "predicted_us": predicted_us(self.comm, order, chosen)}
 
     def block(self, order: dict[str, Any]) -> dict[str, Any]:
-        """The microseconds of so many calls."""
+        """When so many calls began and ended, in nanoseconds of the clock that all ranks of the machine have."""
         call = self._prepare(order)
         now, times = time.perf_counter_ns, []
         for _ in range(order["calls"]):
             call.given.fill(0)  # stays 0, so that nothing overflows
+            if order["rest"]:
+                time.sleep(order["rest"])  # the ports fill up what they may let through at once
             self._meeting()
             begin = now()
             call.run()
-            times.append((now() - begin) / 1e3)
-        return {"us": times}
+            times.append((begin, now()))
+        return {"times": times}
 
     def _prepare(self, order: dict[str, Any]) -> Call:
         collective, count, peer = order["collective"], order["count"], order["peer"]

@@ -17,9 +17,11 @@ from hosts_network import Ports
 from hosts_ranks import Ranks, RanksError
 from peers import openmpi
 
-ROUNDS = 4  # of blocks: what disturbs one contender for a while is to disturb all
+# Of blocks: what disturbs one contender for a while is to disturb all. Which ranks share a core changes from block to
+# block, and with it the time of a small call by up to twice.
+ROUNDS = 10
 GIVING_UP = 5  # failures one after the other: something is wrong that concerns all cells
-MOST = 200  # calls that count in a block
+MOST = 100  # calls that count in a block
 # Of shorter calls the first of a block does not count: it finds what another contender has left, in caches and in the
 # windows of TCP. Of longer ones that is a small part.
 LONG = 0.05  # seconds
@@ -107,9 +109,15 @@ class Shape:
         return {**answers[0], "wrong": sum(answer["wrong"] for answer in answers)}
 
     def _block(self, cell: Cell, contender: Contender, calls: int) -> list[float]:
-        """The microseconds of so many calls, each as long as on the slowest rank."""
-        answers = self._ask(cell, contender, do="block", calls=calls)
-        return [max(times) for times in zip(*(answer["us"] for answer in answers), strict=True)]
+        """The microseconds of so many calls, each from when the first rank begins until the last one is done.
+
+        The longest of what ranks see would leave out what is done before the last of them has a core to begin on.
+        """
+        answers = self._ask(cell, contender, do="block", calls=calls, rest=cell.rest)
+        return [
+            (max(end for _, end in times) - min(begin for begin, _ in times)) / 1e3
+            for times in zip(*(answer["times"] for answer in answers), strict=True)
+        ]
 
     def _ask(self, cell: Cell, contender: Contender, **order: Any) -> list[dict[str, Any]]:
         asked = {**order, **dataclasses.asdict(contender), "collective": cell.collective, "count": cell.count}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from host_rank import make_meeting
+from hosts_cells import BURST, LATENCY
 from hosts_network import Ports
 from peers import openmpi
 from ranks import end_with_parent
@@ -159,7 +160,7 @@ def join_ours(ranks: Ranks, hosts: Ports, rate: int | None) -> None:
 
     Without a limit, and where the caller has set the variable, nothing is said.
     """
-    said = os.environ.get(_NETWORK) or (None if rate is None else str(rate))
+    said = os.environ.get(_NETWORK) or (None if rate is None else f"{rate},{LATENCY},{BURST}B")
     ranks.ask({"do": "join", "rendezvous": hosts.rendezvous(next(_ports)), "variables": {_NETWORK: said}})
 
 

@@ -77,11 +77,12 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      "ranks",
      kLaunchReader},
     {"COLLECTIVES_NETWORK",
-     "bits per second, with K, M, G or T behind the number, and a latency if you like: `25G,20us`",
+     "bits per second, with K, M, G or T behind the number, and if you like a latency, and bytes that pass at once after "
+     "a pause: `25G`, `25G,20us`, `10G,20us,128KiB`",
      "the slowest of the hosts' interfaces, of each host the fastest, as far as they know their speed, else `10G`; "
-     "`20us`",
-     "What the choice of algorithms counts with between hosts: the rate of a host's port in each direction, and the "
-     "latency, the same on all ranks",
+     "`20us`; no burst",
+     "What the choice of algorithms counts with between hosts: the rate of a host's port in each direction, the "
+     "latency and the burst of a rate limit, the same on all ranks",
      kLaunchReader},
     {"COLLECTIVES_PROFILE", "path of a file that `collectives tune` has written", "none: built-in costs",
      "What the choice of algorithms counts with on machines of this kind, and [which it takes](using.md#algorithms) "

@@ -9,6 +9,8 @@ namespace collectives {
 struct Network {
   std::int64_t bytes_per_ms = 1'250'000;  // 10 Gbit/s
   std::int64_t latency_ns = 20'000;       // from one host to another, without the work of the two processors
+  // What a port lets through at once after a pause, as the token buckets do with which clouds limit rates.
+  std::int64_t burst_bytes = 0;
 };
 
 }  // namespace collectives

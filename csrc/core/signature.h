@@ -19,7 +19,7 @@ struct Signature {
   std::uint8_t collective = 0;
   std::uint8_t op = 0;         // high bit: deterministic
   std::uint8_t dtype = 0;      // high bit: symmetric memory
-  std::uint8_t algorithm = 0;  // 1 + position in the sorted registry; 0: chosen by the selector
+  std::uint8_t algorithm = 0;  // 1 + position in the sorted registry; high bit: chosen by the selector; 0: not yet chosen
   std::uint16_t root = 0;
   std::uint16_t tensors = 0;     // length of the tensor list, saturated
   std::uint64_t count_hash = 0;  // total elements (40 bits), then a hash of the list of counts (24 bits)
@@ -28,6 +28,9 @@ struct Signature {
   friend bool operator==(const Signature& a, const Signature& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 };
 static_assert(sizeof(Signature) == 16 && std::has_unique_object_representations_v<Signature>);
+
+// In the place of the algorithm, beside its number: the selector chose it.
+inline constexpr std::uint8_t kChosen = 0x80;
 
 // In the place of the algorithm: here the ranks only agree about a call whose data travel by NCCL.
 inline constexpr int kByNccl = 255;

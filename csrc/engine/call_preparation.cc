@@ -148,11 +148,12 @@ void CallPreparation::prepare(Work& work, const Call& call) {
       work.counts.push_back(span.bytes / element);
     }
   }
-  const Signature signature =
+  Signature signature =
       make_signature(call.collective, call.op, call.dtype, symmetric ? MemoryKind::kSymmetric : MemoryKind::kPrivate,
                      call.deterministic, call.algorithm, call.root, work.counts);
   find_plan(work, call, signature, symmetric);
   check_lengths(work, rank(), size());
+  signature.algorithm = work.plan->algorithm_number;
   work.signature = symmetric ? placed(signature, work.input_heap_offset, work.output_heap_offset) : signature;
   work.details = call.details;
   add_shapes(work, call);

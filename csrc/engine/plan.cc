@@ -165,6 +165,8 @@ std::unique_ptr<Plan> make_plan(const Signature& signature, const Problem& probl
   plan->signature = signature;
   plan->problem = problem;
   plan->algorithm = &algorithm;
+  plan->algorithm_number =
+      signature.algorithm != 0 ? signature.algorithm : static_cast<std::uint8_t>(kChosen | algorithm_id(algorithm));
   plan->element_shift = std::countr_zero(static_cast<std::uint64_t>(problem.element()));
   plan->schedule = build_schedule(algorithm.name, problem, topology, domain != nullptr ? domain->limits() : Limits());
   const Schedule& schedule = plan->schedule;

@@ -35,6 +35,7 @@ struct Plan {
   Signature signature;
   Problem problem;
   const Algorithm* algorithm = nullptr;
+  std::uint8_t algorithm_number = 0;  // Signature::algorithm of calls; that of `signature` is 0 where it is chosen
   Schedule schedule;
   Places places;
   ReduceFunction reduce = nullptr;         // partial results

@@ -16,21 +16,25 @@ using Picoseconds = std::int64_t;
 inline constexpr Picoseconds kNanosecond = 1000;
 inline constexpr Picoseconds kMicrosecond = 1000 * kNanosecond;
 
-// What a rank's thread does for data, as measured on the machine of docs/performance.md between network namespaces;
-// ratios matter, since the same costs are part of all candidates.
+// What a rank's thread does for data, where it has a core to itself. Fitted to what was measured on the machine of
+// docs/performance.md between network namespaces; ratios matter, since the same costs are part of all candidates.
 struct ProcessorCosts {
-  Picoseconds send_message = 4 * kMicrosecond;     // a system call that sends
-  Picoseconds receive_message = 5 * kMicrosecond;  // waking up and a system call that receives
-  Picoseconds send_byte = 130;                     // through the kernel
-  Picoseconds receive_byte = 200;
-  Picoseconds mapped_message = kMicrosecond / 2;  // between ranks that share memory: through cells, copied in and out
-  Picoseconds mapped_byte = 60;
+  Picoseconds send_message = 5 * kMicrosecond;     // a system call that sends
+  Picoseconds receive_message = 4 * kMicrosecond;  // waking up and a system call that receives
+  Picoseconds send_byte = 100;                     // through the kernel
+  Picoseconds receive_byte = 160;
+  Picoseconds mapped_message = 600 * kNanosecond;  // between ranks that share memory: through cells, copied in and out
+  Picoseconds mapped_byte = 55;
   Picoseconds copy_byte = 40;
-  Picoseconds reduce_byte = 50;  // of each source
-  Picoseconds step = 60 * kNanosecond;
+  Picoseconds reduce_byte = 20;  // of each source
+  Picoseconds step = 30 * kNanosecond;
   // A rank that waited goes on. With more ranks than cores that is a change of threads.
   Picoseconds resume = 200 * kNanosecond;
-  Picoseconds resume_crowded = 3 * kMicrosecond;
+  Picoseconds resume_crowded = 5500 * kNanosecond;
 };
+
+// With more ranks than cores all of the above but the last takes as much longer: a thread finds in the caches what
+// others have left there, and the kernel works for the messages of the others on the same cores. In tenths.
+inline constexpr Picoseconds kCrowdTenths = 25;
 
 }  // namespace collectives

@@ -176,7 +176,8 @@ Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem,
     return b + static_cast<Picoseconds>(further * static_cast<double>(std::max<Picoseconds>(0, b - a)));
   };
   const Picoseconds wire = drawn_out(half.wire, whole.wire);
-  const Picoseconds time = std::max(wire, drawn_out(half.time, whole.time));
+  const Picoseconds burst = std::max<Picoseconds>(0, whole.wire - whole.time);  // what passed ahead of the port's rate
+  const Picoseconds time = std::max(wire - burst, drawn_out(half.time, whole.time));
   return {&algorithm, {}, time, wire, drawn_out(half.processor, whole.processor)};
 }
 

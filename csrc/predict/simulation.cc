@@ -27,10 +27,13 @@ Simulation::Simulation(const std::vector<Schedule>& schedules, const Topology& t
       fold_(fold),
       costs_(costs),
       latency_(network.latency_ns * kNanosecond),
-      wire_byte_(wire_byte(network)) {
+      wire_byte_(wire_byte(network)),
+      burst_(network.burst_bytes * wire_byte_) {
   const int hosts = 1 + *std::max_element(topology.host.begin(), topology.host.end());
-  out_.resize(static_cast<std::size_t>(hosts));
-  in_.resize(static_cast<std::size_t>(hosts));
+  Port rested;
+  rested.paid = -burst_;
+  out_.assign(static_cast<std::size_t>(hosts), rested);
+  in_ = out_;
   machine_ = topology.machine.empty() ? topology.host : topology.machine;
   const int machines = 1 + *std::max_element(machine_.begin(), machine_.end());
   std::vector<int> sharing(static_cast<std::size_t>(machines), 0);
@@ -80,9 +83,7 @@ Simulated Simulation::run(Picoseconds most) {
       case What::kHead: {
         const Stream& stream = streams_[static_cast<std::size_t>(event.index)];
         Port& port = in_[static_cast<std::size_t>(topology_.host[static_cast<std::size_t>(stream.to)])];
-        port.free_at = std::max(now_, port.free_at) + on_wire(event.bytes);
-        port.busy += on_wire(event.bytes);
-        at(port.free_at, What::kArrival, event.index, event.bytes, event.last);
+        at(pass(port, event.bytes), What::kArrival, event.index, event.bytes, event.last);
         break;
       }
       case What::kArrival:
@@ -104,7 +105,20 @@ void Simulation::at(Picoseconds when, What what, int index, std::int64_t bytes, 
   to_come_.push({when, events_++, what, last, index, bytes});
 }
 
+// A port that has paused may be ahead of its rate by a burst: a token bucket.
+Picoseconds Simulation::pass(Port& port, std::int64_t bytes) const {
+  const Picoseconds time = bytes * wire_byte_;
+  port.busy += time;
+  port.paid = std::max(port.paid, now_ - burst_) + time;
+  return std::max(now_, port.paid);
+}
+
 Picoseconds Simulation::work(int rank, Picoseconds time) {
+  const auto machine = static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)]);
+  return occupy(rank, crowded_[machine] ? time * kCrowdTenths / 10 : time);
+}
+
+Picoseconds Simulation::occupy(int rank, Picoseconds time) {
   auto& cores = cores_[static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)])];
   Picoseconds& core = *std::min_element(cores.begin(), cores.end());
   core = std::max(core, now_) + time;
@@ -216,7 +230,7 @@ std::uint64_t Simulation::key(const Rank& rank, const FlagRef& flag) {
 void Simulation::resume(int rank, Picoseconds seen) {
   ranks_[static_cast<std::size_t>(rank)].blocked = false;
   const bool crowded = crowded_[static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)])];
-  work(rank, seen + (crowded ? costs_.resume_crowded : costs_.resume));
+  occupy(rank, seen + (crowded ? costs_.resume_crowded : costs_.resume));
 }
 
 int Simulation::stream_of(int from, int to) {
@@ -274,10 +288,11 @@ void Simulation::send_from(int host) {
   if (stream.queued) {
     port.streams.push_back(index);
   }
-  const Picoseconds time = on_wire(piece.bytes);
-  port.busy += time;
-  at(now_ + time, What::kPortFree, host);
-  at(now_ + latency_, What::kHead, index, piece.bytes, piece.last);
+  const Picoseconds end = pass(port, piece.bytes);
+  at(end, What::kPortFree, host);
+  // The other port is asked early enough to pass the bytes as they come, but not while this one still holds them.
+  const Picoseconds ahead = std::max<Picoseconds>(0, piece.bytes * wire_byte_ - burst_);
+  at(end - ahead + latency_, What::kHead, index, piece.bytes, piece.last);
 }
 
 void Simulation::arrive(const Event& event) {

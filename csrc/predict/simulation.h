@@ -70,7 +70,7 @@ class Simulation {
   };
   // A port of a host in one direction.
   struct Port {
-    Picoseconds free_at = 0;
+    Picoseconds paid = 0;  // when all that it has let through has had its time on the wire
     Picoseconds busy = 0;
     std::deque<int> streams;  // that have pieces for it, in turn
     bool sending = false;
@@ -105,8 +105,10 @@ class Simulation {
   void go_on(int rank);
   bool begin(int rank, const Step& step);
   void leave(int rank, const Step& step);
-  // The rank's thread works so long on the core of its machine that is free first, and goes on then. Returns when.
+  // The rank's thread does what takes so long on a core of its own, and goes on then. Returns when.
   Picoseconds work(int rank, Picoseconds time);
+  // It has the core of its machine that is free first for so long.
+  Picoseconds occupy(int rank, Picoseconds time);
   void resume(int rank, Picoseconds seen);
   void send_piece(int rank, const Step& step);
   void queue_piece(const Event& event);
@@ -116,13 +118,15 @@ class Simulation {
   bool sees(const Rank& rank, const Step& step) const;
   int stream_of(int from, int to);
   static std::uint64_t key(const Rank& rank, const FlagRef& flag);
-  Picoseconds on_wire(std::int64_t bytes) const { return bytes * wire_byte_; }
+  // The port lets so many bytes through from now on. Returns when the last has passed.
+  Picoseconds pass(Port& port, std::int64_t bytes) const;
 
   const Topology& topology_;
   const Fold fold_;
   const ProcessorCosts costs_;
   const Picoseconds latency_;
   const Picoseconds wire_byte_;
+  const Picoseconds burst_;  // what a burst would take at the rate
   Picoseconds now_ = 0;
   std::uint64_t events_ = 0;
   int unfinished_ = 0;

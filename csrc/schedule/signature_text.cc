@@ -13,11 +13,11 @@ constexpr std::uint8_t kHighBit = 0x80;
 constexpr std::uint8_t kLowBits = 0x7f;
 
 std::string algorithm_name(int id) {
-  if (id == 0) {
-    return "auto";
-  }
   if (id == kByNccl) {
     return "nccl";
+  }
+  if (id == 0 || (id & kChosen) != 0) {
+    return "auto";
   }
   const auto& all = algorithms();
   return id <= static_cast<int>(all.size()) ? std::string(all[id - 1].name) : "unknown algorithm " + std::to_string(id);
@@ -49,28 +49,25 @@ std::vector<Field> fields(const Signature& s) {
 
 }  // namespace
 
-std::string describe(const Signature& s) {
-  std::ostringstream text;
-  text << safe_name<Collective>(s.collective, kCollectives) << "(";
-  const auto all = fields(s);
-  for (std::size_t i = 1; i < all.size(); ++i) {
-    text << (i > 1 ? ", " : "") << all[i].label << "=" << all[i].value;
-  }
-  text << ")";
-  return text.str();
-}
-
 std::string difference(const Signature& a, int rank_a, const Signature& b, int rank_b) {
   std::ostringstream text;
   const auto left = fields(a);
   const auto right = fields(b);
   bool any = false;
+  const auto say = [&](const char* label, const std::string& of_a, const std::string& of_b) {
+    text << (any ? "; " : "") << label << ": rank " << rank_a << " has " << of_a << ", rank " << rank_b << " has "
+         << of_b;
+    any = true;
+  };
   for (std::size_t i = 0; i < left.size(); ++i) {
     if (left[i].value != right[i].value) {
-      text << (any ? "; " : "") << left[i].label << ": rank " << rank_a << " has " << left[i].value << ", rank "
-           << rank_b << " has " << right[i].value;
-      any = true;
+      say(left[i].label, left[i].value, right[i].value);
     }
+  }
+  // What is chosen follows from the rest, so it says something only where nothing else differs.
+  if (!any && a.algorithm != b.algorithm) {
+    say("algorithm", "auto, which chose " + algorithm_name(a.algorithm & kLowBits),
+        "auto, which chose " + algorithm_name(b.algorithm & kLowBits));
   }
   if (!any) {
     text << ((a.dtype & kHighBit) != 0

@@ -7,9 +7,6 @@
 
 namespace collectives {
 
-// One line for people: "all_reduce(sum, float32, 1024 elements in 1 tensor, auto)".
-std::string describe(const Signature& signature);
-
 // The fields in which two signatures differ: "dtype: rank 0 has float32, rank 1 has float64; ...".
 std::string difference(const Signature& a, int rank_a, const Signature& b, int rank_b);
 

@@ -15,6 +15,7 @@
 #include "engine/communicator.h"
 #include "memory/domain.h"
 #include "memory/memory.h"
+#include "predict/selector.h"
 
 namespace collectives {
 
@@ -29,8 +30,9 @@ struct LocalWorld {
   LocalWorld(int size, const Limits& limits, bool crowded)
       : LocalWorld(limits, crowded, std::vector<int>(static_cast<std::size_t>(size), 0)) {}
 
-  // host[r]: which host rank r is on.
-  LocalWorld(const Limits& limits, bool crowded, const std::vector<int>& host) {
+  // host[r]: which host rank r is on. overrides: of the choice of algorithms, by rank; none where that is empty.
+  LocalWorld(const Limits& limits, bool crowded, const std::vector<int>& host,
+             const std::vector<std::vector<Override>>& overrides = {}) {
     const int size = static_cast<int>(host.size());
     const SegmentLayout layout(size, limits, 1 << 20, HostMemory::default_arena_bytes(size, limits, 1 << 20));
     std::vector<std::vector<Peer>> peers(size);
@@ -71,6 +73,9 @@ struct LocalWorld {
       options.within = &find_transport(Reach::kProcess);
       options.between = &find_transport(Reach::kNetwork);
       options.timeout_s = 120;
+      if (!overrides.empty()) {
+        options.overrides = overrides[r];
+      }
       ranks.push_back(
           std::make_unique<Communicator>(engine, memory != nullptr ? memory->world_domain() : nullptr, options));
     }

@@ -10,22 +10,38 @@ from collectives._startup.network import Network, agreed, parse, port_speed
 
 
 @pytest.mark.parametrize(
-    ("text", "bytes_per_ms", "latency_ns"),
+    ("text", "network"),
     [
-        ("1G", 125_000, 20_000),
-        ("25G,20us", 3_125_000, 20_000),
-        ("1gbit,1.5us", 125_000, 1_500),
-        ("2.5g, 100ns", 312_500, 100),
-        ("100000000", 12_500, 20_000),
-        ("10K,1ms", 1, 1_000_000),
+        ("1G", (125_000, 20_000, 0)),
+        ("25G,20us", (3_125_000, 20_000, 0)),
+        ("1gbit,1.5us", (125_000, 1_500, 0)),
+        ("2.5g, 100ns", (312_500, 100, 0)),
+        ("100000000", (12_500, 20_000, 0)),
+        ("10K,1ms", (1, 1_000_000, 0)),
+        ("1G,2us,128KiB", (125_000, 2_000, 131_072)),
+        ("10G, 20us, 1.5MiB", (1_250_000, 20_000, 1_572_864)),
+        ("1G,2us,0B", (125_000, 2_000, 0)),
     ],
 )
-def test_text(text, bytes_per_ms, latency_ns):
-    assert parse(text) == Network(bytes_per_ms, latency_ns)
+def test_text(text, network):
+    assert parse(text) == network
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "0G", "9999", "101T", "G", "-1G", "25 G", "25Q", "25G,", "25G,20", "25G,1s,2us", "25G,1001ms"]
+    "text",
+    [
+        *("0", "0G", "9999", "101T", "G", "-1G", "25 G", "25Q", "25G,", "25G,20", "25G,1s,2us", "25G,1001ms"),
+        *(
+            "25G,20us,",
+            "25G,20us,128",
+            "25G,128KiB",
+            "25G,,128KiB",
+            "25G,20us,128KB",
+            "25G,20us,-1B",
+            "25G,20us,1025MiB",
+        ),
+        "25G,20us,1B,1B",
+    ],
 )
 def test_what_says_no_network_is_quoted(text):
     with pytest.raises(ValueError, match="COLLECTIVES_NETWORK is ") as caught:

@@ -6,6 +6,7 @@ import pytest
 from collectives import _core
 
 GBIT = 125_000  # bytes per ms
+FREE_BYTES = {"send_byte_ps": 1, "receive_byte_ps": 1}
 TWO_LEVEL = [0, 0, 1, 1, 2, 2, 3, 3]  # 4 hosts of 2 ranks
 
 
@@ -40,6 +41,17 @@ def test_a_faster_network_takes_less_and_a_slower_one_more():
     far = times("all_reduce", 1 << 20, TWO_LEVEL, bytes_per_ms=GBIT, latency_ns=10**7)
     for algorithm in slow:
         assert fast[algorithm] < slow[algorithm] < far[algorithm]
+
+
+def test_what_fits_a_burst_does_not_wait_for_the_rate_of_the_port():
+    """One port sends one message: what is beyond the burst takes its time, the rest none."""
+    network = {"hosts": [0, 1, 2], "bytes_per_ms": GBIT, "latency_ns": 0, "costs": FREE_BYTES}
+    rate = times("broadcast", 256 << 10, **network)["one_shot"]
+    burst = times("broadcast", 256 << 10, burst_bytes=128 << 10, **network)["one_shot"]
+    assert rate - burst == pytest.approx((128 << 10) / GBIT * 1e3, rel=0.05)
+    assert times("broadcast", 256 << 10, burst_bytes=1 << 20, **network)["one_shot"] < 0.1 * rate
+    long = times("broadcast", 1 << 30, burst_bytes=128 << 10, **network)["one_shot"]
+    assert long == pytest.approx(times("broadcast", 1 << 30, **network)["one_shot"], rel=0.01)
 
 
 def test_ranks_that_share_cores_take_longer():

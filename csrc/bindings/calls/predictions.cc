@@ -54,6 +54,7 @@ py::dict predictions(const Topology& topology, const CostModel& costs, const Net
   result["simulated"] = selector.simulates();
   result["bytes_per_ms"] = network.bytes_per_ms;
   result["latency_ns"] = network.latency_ns;
+  result["burst_bytes"] = network.burst_bytes;
   result["candidates"] = candidates;
   result["override"] = asked_for != nullptr ? std::string(asked_for->algorithm->name) : "";
   result["of_profile"] = asked_for != nullptr && asked_for->of_profile;
@@ -87,7 +88,7 @@ void bind_predictions(py::module_& m) {
       "_predictions_for",
       [](const std::string& collective, std::int64_t bytes, int root, const std::vector<int>& hosts,
          const std::vector<int>& machine, const std::vector<int>& cores, std::int64_t bytes_per_ms,
-         std::int64_t latency_ns, const std::map<std::string, std::int64_t>& costs) {
+         std::int64_t latency_ns, std::int64_t burst_bytes, const std::map<std::string, std::int64_t>& costs) {
         Topology topology;
         topology.size = static_cast<int>(hosts.size());
         topology.host = hosts;
@@ -97,13 +98,13 @@ void bind_predictions(py::module_& m) {
         const ProfileCosts measured = profile_costs(costs);
         CostModel model;
         measured.apply(topology, model);
-        return predictions(topology, model, {bytes_per_ms, latency_ns}, {}, measured.processor,
+        return predictions(topology, model, {bytes_per_ms, latency_ns, burst_bytes}, {}, measured.processor,
                            even_problem(parse_collective(collective), bytes, root, topology.size));
       },
       py::arg("collective"), py::arg("bytes"), py::arg("root") = 0, py::arg("hosts") = std::vector<int>(),
       py::arg("machine") = std::vector<int>(), py::arg("cores") = std::vector<int>(),
       py::arg("bytes_per_ms") = Network().bytes_per_ms, py::arg("latency_ns") = Network().latency_ns,
-      py::arg("costs") = std::map<std::string, std::int64_t>(),
+      py::arg("burst_bytes") = Network().burst_bytes, py::arg("costs") = std::map<std::string, std::int64_t>(),
       "The same for a job that is only described, for tests.");
   m.def("_algorithms_digest", &algorithms_digest);
   m.def(

@@ -211,8 +211,8 @@ std::vector<Peer> peers_of(std::size_t replica, int rank, int size, const std::v
   return peers;
 }
 
-// Topology::ranks_per_core, machine and cores, and Network::bytes_per_ms and latency_ns.
-using Surroundings = std::tuple<int, std::vector<int>, std::vector<int>, std::int64_t, std::int64_t>;
+// Topology::ranks_per_core, machine and cores, and Network::bytes_per_ms, latency_ns and burst_bytes.
+using Surroundings = std::tuple<int, std::vector<int>, std::vector<int>, std::int64_t, std::int64_t, std::int64_t>;
 
 // Makes a communicator for each rank of process `own`. segments, doorbells: of its ranks; sockets: for each of its
 // ranks the connection to each other rank, -1 where there is none. transport: what the caller asked for; ranks that
@@ -247,7 +247,7 @@ py::list connect(int own, const std::vector<int>& host, const Surroundings& surr
     CommunicatorOptions settings = communicator_options(ranks[i], host, find_transport(Reach::kHost), options);
     settings.between = &find_transport(Reach::kNetwork, transport);
     std::tie(settings.topology.ranks_per_core, settings.topology.machine, settings.topology.cores,
-             settings.network.bytes_per_ms, settings.network.latency_ns) = surroundings;
+             settings.network.bytes_per_ms, settings.network.latency_ns, settings.network.burst_bytes) = surroundings;
     settings.threads = ranks.size() > 1;
     result.append(make_rank(ranks[i], peers_of(i, ranks[i], size, processes, *settings.between, sockets.at(i)),
                             doorbells.at(i), layout, memory, shared, segments.at(i), std::move(settings), options));

@@ -105,7 +105,8 @@ def explain(communicator: Communicator, collective: str, nbytes: int, root: int)
     found = _core._predictions(communicator, collective, count, operator.index(root))
     if found["simulated"]:
         rate, latency = found["bytes_per_ms"] * 8e3 / 1e9, found["latency_ns"] / 1e3
-        source = f"simulated with ports of {rate:g} Gbit/s for each host and {latency:g} us between hosts"
+        burst = f", bursts of {found['burst_bytes']} bytes" if found["burst_bytes"] else ""
+        source = f"simulated with ports of {rate:g} Gbit/s for each host{burst} and {latency:g} us between hosts"
     else:
         source = "by the formula of each algorithm"
     single = communicator.size == 1
