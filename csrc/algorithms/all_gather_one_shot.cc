@@ -1,7 +1,7 @@
 // one_shot all-gather: every rank gives its part to every other.
 //
 //   mapped   each rank writes its part into its own bounce buffer, chunk by chunk; all others read it there.
-//   message  each rank sends its part to each other: (n-1) messages at once, and each part leaves its host n-1 times.
+//   message  each rank sends its part to each other, long ones a few at a time: each part leaves its host n-1 times.
 //
 // Source: the linear all-gather of MPI libraries.
 

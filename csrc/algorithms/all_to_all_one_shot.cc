@@ -1,8 +1,8 @@
 // one_shot all-to-all: every rank gives each other rank its part at once.
 //
 //   mapped   the slots of a bounce buffer have one region for each reader.
-//   message  all sends and receives are posted at once, beginning with the next rank, so that not all send to the same
-//            rank first.
+//   message  sends and receives are posted at once, beginning with the next rank, so that not all send to the same
+//            rank first; long parts go a few at a time.
 //
 // Source: the linear (posted) all-to-all of MPI libraries (Thakur, Rabenseifner and Gropp 2005).
 

@@ -4,6 +4,7 @@
 // is measured inside a job: choices, and with them the bits of results, stay the same from run to run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/network.h"
@@ -36,5 +37,15 @@ struct ProcessorCosts {
 // With more ranks than cores all of the above but the last takes as much longer: a thread finds in the caches what
 // others have left there, and the kernel works for the messages of the others on the same cores. In tenths.
 inline constexpr Picoseconds kCrowdTenths = 25;
+
+// What a message takes on the wire: a packet of Ethernet carries 1448 bytes behind 66 of headers, and even a message of
+// no bytes is a frame with its own header.
+constexpr std::int64_t frame_bytes(std::int64_t bytes) { return bytes + bytes / 22 + 80; }
+
+// The time of a byte on the wire.
+inline Picoseconds wire_byte(const Network& network) {
+  constexpr std::int64_t kPicosecondsPerMs = 1'000'000'000;
+  return std::max<Picoseconds>(1, kPicosecondsPerMs / std::max<std::int64_t>(1, network.bytes_per_ms));
+}
 
 }  // namespace collectives

@@ -2,25 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "predict/simulation.h"
 #include "schedule/schedule.h"
 
 namespace collectives {
 namespace {
-
-// Smaller jobs are simulated whole as quickly.
-constexpr int kLeastFolded = 16;
-
-constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::max();
-
-// From this length on, time grows by as much for each further byte, so it is not simulated but drawn out as a line
-// through this length and half of it.
-constexpr std::int64_t kMostSimulatedBytes = 8 << 20;
 
 // What a rank gives or gets, whichever is more.
 std::int64_t bytes_of_rank(const Problem& problem, int size) {
@@ -42,20 +31,6 @@ std::int64_t size_class(std::int64_t bytes) {
 bool less(const Prediction& a, const Prediction& b) { return a.formula != b.formula ? b.formula : a.time < b.time; }
 
 }  // namespace
-
-Problem even_problem(Collective collective, std::int64_t bytes, int root, int size) {
-  Problem problem;
-  problem.collective = collective;
-  problem.root = root;
-  problem.count = (bytes + problem.element() - 1) / problem.element();
-  if (is_vector(collective)) {
-    const std::int64_t part = (problem.count + size - 1) / size;
-    const bool all_to_all = collective == Collective::kAllToAll;
-    problem.counts.assign(all_to_all ? 1 : static_cast<std::size_t>(size), part);
-    problem.count = part * size * (all_to_all ? size : 1);
-  }
-  return problem;
-}
 
 const Override* Selector::overridden(const Problem& problem, bool deterministic) const {
   const std::int64_t bytes = bytes_of_rank(problem, topology_.size);
@@ -90,21 +65,32 @@ const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
   }
   const Algorithm* best = candidates[0];
   if (simulates()) {
-    Prediction least;
-    least.time = kNever;
-    least.formula = true;
-    for (const Algorithm* candidate : candidates) {
-      if (const Prediction found = predict(*candidate, problem, least.formula ? kNever : least.time);
-          less(found, least)) {
-        least = found;
-        best = candidate;
-      }
-    }
+    best = fastest(candidates, problem);
     if (known == chosen_.end()) {
       chosen_.emplace(key, best);
     }
   }
   return *best;
+}
+
+// What cannot be fast by what is counted comes last, and is not run once something is faster.
+const Algorithm* Selector::fastest(const std::vector<const Algorithm*>& candidates, const Problem& problem) const {
+  std::vector<Trial> trials;
+  trials.reserve(candidates.size());
+  for (const Algorithm* candidate : candidates) {
+    trials.push_back(trial(*candidate, problem));
+  }
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.least() < b.least(); });
+  Prediction best;
+  best.time = kNever;
+  best.formula = true;
+  for (Trial& candidate : trials) {
+    const std::optional<Prediction> run = candidate.run(best.formula ? kNever : best.time);
+    if (const Prediction found = run ? *run : by_formula(candidate.algorithm(), problem); less(found, best)) {
+      best = found;
+    }
+  }
+  return best.algorithm;
 }
 
 std::vector<const Algorithm*> Selector::by_formula(const Problem& problem, bool deterministic) const {
@@ -129,8 +115,9 @@ std::vector<Prediction> Selector::predictions(const Problem& problem) const {
   std::vector<Prediction> all;
   Picoseconds least = kNever / kMuchLonger;
   for (const Algorithm* algorithm : by_formula(problem, false)) {
-    all.push_back(predict(*algorithm, problem, least * kMuchLonger));
-    if (simulates() && !all.back().formula) {
+    const auto run = simulates() ? trial(*algorithm, problem).run(least * kMuchLonger) : std::nullopt;
+    all.push_back(run ? *run : by_formula(*algorithm, problem));
+    if (run) {
       least = std::min(least, all.back().time);
     }
   }
@@ -145,89 +132,15 @@ std::vector<Prediction> Selector::predictions(const Problem& problem) const {
   return all;
 }
 
-Prediction Selector::by_cost(const Algorithm& algorithm, const Problem& problem) const {
+Trial Selector::trial(const Algorithm& algorithm, const Problem& problem) const {
+  return {algorithm, problem, size_class(bytes_of_rank(problem, topology_.size)), topology_, network_, processor_};
+}
+
+Prediction Selector::by_formula(const Algorithm& algorithm, const Problem& problem) const {
   const double us = algorithm.cost(problem, topology_, costs_);
   Prediction result{&algorithm, {}, static_cast<Picoseconds>(us * static_cast<double>(kMicrosecond))};
   result.formula = true;
   return result;
-}
-
-Prediction Selector::predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const {
-  if (!simulates()) {
-    return by_cost(algorithm, problem);
-  }
-  const std::int64_t bytes = size_class(bytes_of_rank(problem, topology_.size));
-  if (bytes <= kMostSimulatedBytes) {
-    return simulate(algorithm, problem, bytes, most);
-  }
-  const Prediction half = simulate(algorithm, problem, kMostSimulatedBytes / 2, most);
-  if (half.formula) {
-    return by_cost(algorithm, problem);
-  }
-  if (half.cut_off) {
-    return half;
-  }
-  const Prediction whole = simulate(algorithm, problem, kMostSimulatedBytes, most);
-  if (whole.formula || whole.cut_off) {  // it may have too many steps where half of it had not
-    return whole;
-  }
-  const auto drawn_out = [&](Picoseconds a, Picoseconds b) {
-    const auto further = static_cast<double>(bytes - kMostSimulatedBytes) / (kMostSimulatedBytes / 2.0);
-    return b + static_cast<Picoseconds>(further * static_cast<double>(std::max<Picoseconds>(0, b - a)));
-  };
-  const Picoseconds wire = drawn_out(half.wire, whole.wire);
-  const Picoseconds burst = std::max<Picoseconds>(0, whole.wire - whole.time);  // what passed ahead of the port's rate
-  const Picoseconds time = std::max(wire - burst, drawn_out(half.time, whole.time));
-  return {&algorithm, {}, time, wire, drawn_out(half.processor, whole.processor)};
-}
-
-// Of one dtype, so that the choice does not depend on which call of a class comes first.
-Prediction Selector::simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes,
-                              Picoseconds most) const {
-  const int size = topology_.size;
-  const auto like = [&](std::int64_t length) {
-    Problem result = even_problem(problem.collective, length, problem.root, size);
-    result.memory = problem.memory;
-    return result;
-  };
-  const auto run = [&](const std::vector<Schedule>& schedules, const Fold& fold) -> Prediction {
-    const Simulated result = Simulation(schedules, topology_, network_, fold, processor_).run(most);
-    if (!result.ends) {
-      return by_cost(algorithm, problem);
-    }
-    return {&algorithm, {}, result.time, result.wire, result.processor, false, result.cut_off};
-  };
-  Problem asked = like(bytes);
-  const auto build = [&](int rank) {
-    Topology of_rank = topology_;
-    of_rank.rank = rank;
-    return algorithm.build(asked, of_rank, Limits());
-  };
-  std::vector<Schedule> schedules;
-  if (Fold fold; size > kLeastFolded && has_equal_hosts(topology_, fold)) {
-    // As it is, or else of a length that all ranks can share equally, in whole cache lines.
-    const std::int64_t unit = std::int64_t{64} * size;
-    for (const std::int64_t length : {bytes, (bytes + unit - 1) / unit * unit}) {
-      asked = like(length);
-      fold.symmetry = symmetry_of(build, fold, schedules);
-      if (fold.symmetry != Symmetry::kNone) {
-        if (const Prediction folded = run(schedules, fold); !folded.formula) {
-          return folded;
-        }
-      }
-    }
-    asked = like(bytes);
-    schedules.clear();
-  }
-  std::int64_t steps = 0;
-  for (int rank = 0; rank < size; ++rank) {
-    schedules.push_back(build(rank));
-    steps += static_cast<std::int64_t>(schedules.back().steps.size());
-    if (size > kMostSimulated && steps > kMostSteps) {
-      return by_cost(algorithm, problem);
-    }
-  }
-  return run(schedules, {});
 }
 
 }  // namespace collectives

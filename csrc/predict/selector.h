@@ -11,25 +11,15 @@
 #include <compare>
 #include <cstdint>
 #include <map>
-#include <string_view>
 #include <vector>
 
 #include "core/network.h"
 #include "core/topology.h"
 #include "predict/machine.h"
+#include "predict/trial.h"
 #include "schedule/algorithm.h"
 
 namespace collectives {
-
-struct Prediction {
-  const Algorithm* algorithm = nullptr;
-  std::string_view unsupported;  // why it cannot be used here; no times then
-  Picoseconds time = 0;
-  Picoseconds wire = 0;       // that the busiest port of a host carries bytes; 0 where a formula was asked
-  Picoseconds processor = 0;  // that the thread of the slowest rank works; as above
-  bool formula = false;       // it was not simulated
-  bool cut_off = false;       // it takes longer: the times are those up to where that did not matter any more
-};
 
 // Calls of a collective whose rank gives or gets so many bytes, from `low` on and below `high`, take this algorithm
 // where they leave that open and it can be used.
@@ -42,13 +32,8 @@ struct Override {
   bool of_profile = false;
 };
 
-// A call of so many bytes with parts of equal length. bytes: what a rank gives or gets, whichever is more.
-Problem even_problem(Collective collective, std::int64_t bytes, int root, int size);
-
 class Selector {
  public:
-  static constexpr int kMostSimulated = 64;           // ranks of which all are simulated, whatever their steps
-  static constexpr std::int64_t kMostSteps = 60'000;  // of all ranks of a larger job together
   static constexpr int kMuchLonger = 10;
 
   // overrides: the first that fits a call counts. processor: of all machines.
@@ -80,12 +65,11 @@ class Selector {
     auto operator<=>(const Key&) const = default;
   };
 
-  // Those that can be used. What is likely to be fast comes first: then most others need not be simulated to their end.
+  // Those that can be used, what is likely to be fast first.
   std::vector<const Algorithm*> by_formula(const Problem& problem, bool deterministic) const;
-  // `most`: later than that does not matter; the time may then be cut off.
-  Prediction predict(const Algorithm& algorithm, const Problem& problem, Picoseconds most) const;
-  Prediction by_cost(const Algorithm& algorithm, const Problem& problem) const;
-  Prediction simulate(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes, Picoseconds most) const;
+  Prediction by_formula(const Algorithm& algorithm, const Problem& problem) const;
+  Trial trial(const Algorithm& algorithm, const Problem& problem) const;
+  const Algorithm* fastest(const std::vector<const Algorithm*>& candidates, const Problem& problem) const;
 
   const Topology& topology_;
   const CostModel costs_;

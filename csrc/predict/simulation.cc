@@ -9,15 +9,8 @@ namespace {
 // pieces: they take their time however it is divided, and each piece costs the simulation some.
 constexpr std::int64_t kPiece = 64 << 10;
 constexpr std::int64_t kMostPieces = 8;
-// Even a message of no bytes is a frame with its headers.
-constexpr std::int64_t kFrame = 80;
 // Until a rank sees what another one has written into memory that they share.
 constexpr Picoseconds kSeen = 150 * kNanosecond;
-
-Picoseconds wire_byte(const Network& network) {
-  constexpr std::int64_t kPicosecondsPerMs = 1'000'000'000;
-  return std::max<Picoseconds>(1, kPicosecondsPerMs / std::max<std::int64_t>(1, network.bytes_per_ms));
-}
 
 }  // namespace
 
@@ -28,22 +21,14 @@ Simulation::Simulation(const std::vector<Schedule>& schedules, const Topology& t
       costs_(costs),
       latency_(network.latency_ns * kNanosecond),
       wire_byte_(wire_byte(network)),
-      burst_(network.burst_bytes * wire_byte_) {
-  const int hosts = 1 + *std::max_element(topology.host.begin(), topology.host.end());
+      burst_(network.burst_bytes * wire_byte_),
+      cores_(topology) {
   Port rested;
   rested.paid = -burst_;
-  out_.assign(static_cast<std::size_t>(hosts), rested);
+  out_.assign(static_cast<std::size_t>(hosts_of(topology)), rested);
   in_ = out_;
-  machine_ = topology.machine.empty() ? topology.host : topology.machine;
-  const int machines = 1 + *std::max_element(machine_.begin(), machine_.end());
-  std::vector<int> sharing(static_cast<std::size_t>(machines), 0);
-  for (const int m : machine_) {
-    ++sharing[static_cast<std::size_t>(m)];
-  }
-  for (std::size_t m = 0; m < sharing.size(); ++m) {
-    const int cores = m < topology.cores.size() ? std::min(topology.cores[m], sharing[m]) : sharing[m];
-    cores_.emplace_back(static_cast<std::size_t>(std::max(1, cores)), 0);
-    crowded_.push_back(cores < sharing[m]);
+  for (std::size_t m = 0; m < cores_.machines(); ++m) {
+    free_at_.emplace_back(static_cast<std::size_t>(cores_.count(m)), 0);
   }
   ranks_.resize(schedules.size());
   for (std::size_t r = 0; r < schedules.size(); ++r) {
@@ -114,12 +99,11 @@ Picoseconds Simulation::pass(Port& port, std::int64_t bytes) const {
 }
 
 Picoseconds Simulation::work(int rank, Picoseconds time) {
-  const auto machine = static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)]);
-  return occupy(rank, crowded_[machine] ? time * kCrowdTenths / 10 : time);
+  return occupy(rank, cores_.slowed(cores_.machine_of(rank), time));
 }
 
 Picoseconds Simulation::occupy(int rank, Picoseconds time) {
-  auto& cores = cores_[static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)])];
+  auto& cores = free_at_[cores_.machine_of(rank)];
   Picoseconds& core = *std::min_element(cores.begin(), cores.end());
   core = std::max(core, now_) + time;
   ranks_[static_cast<std::size_t>(rank)].works += time;
@@ -229,8 +213,7 @@ std::uint64_t Simulation::key(const Rank& rank, const FlagRef& flag) {
 
 void Simulation::resume(int rank, Picoseconds seen) {
   ranks_[static_cast<std::size_t>(rank)].blocked = false;
-  const bool crowded = crowded_[static_cast<std::size_t>(machine_[static_cast<std::size_t>(rank)])];
-  occupy(rank, seen + (crowded ? costs_.resume_crowded : costs_.resume));
+  occupy(rank, seen + (cores_.crowded(cores_.machine_of(rank)) ? costs_.resume_crowded : costs_.resume));
 }
 
 int Simulation::stream_of(int from, int to) {
@@ -261,7 +244,7 @@ void Simulation::send_piece(int rank, const Step& step) {
 // The rank's thread is done with a piece, which waits for the port of its host.
 void Simulation::queue_piece(const Event& event) {
   Stream& stream = streams_[static_cast<std::size_t>(event.index)];
-  stream.pieces.push_back({std::max(event.bytes, kFrame), event.last});
+  stream.pieces.push_back({frame_bytes(event.bytes), event.last});
   const int host = fold_.symmetry != Symmetry::kNone ? 0 : topology_.host[static_cast<std::size_t>(stream.from)];
   Port& port = out_[static_cast<std::size_t>(host)];
   if (!stream.queued) {

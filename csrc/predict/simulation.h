@@ -28,6 +28,7 @@
 
 #include "core/network.h"
 #include "core/topology.h"
+#include "predict/cores.h"
 #include "predict/fold.h"
 #include "predict/machine.h"
 #include "schedule/schedule.h"
@@ -136,10 +137,9 @@ class Simulation {
   std::unordered_map<std::uint64_t, int> stream_of_pair_;
   std::vector<Port> out_;  // by host
   std::vector<Port> in_;
-  std::vector<int> machine_;                     // of each rank
-  std::vector<std::vector<Picoseconds>> cores_;  // by machine: when each is free
-  std::vector<bool> crowded_;                    // by machine: whether it has more ranks than cores
-  std::unordered_set<std::uint64_t> flags_;      // that are set
+  const Cores cores_;
+  std::vector<std::vector<Picoseconds>> free_at_;  // by machine: when each core is
+  std::unordered_set<std::uint64_t> flags_;        // that are set
   std::priority_queue<Event, std::vector<Event>, std::greater<>> to_come_;
 };
 

@@ -46,7 +46,7 @@ class Exchange {
   void send_part(ScheduleBuilder& b, int peer, int to) const;
   // Receives the part of `from` into the output, or its token.
   void receive_from(ScheduleBuilder& b, int from) const;
-  // All of it by messages, all posted at once, beginning with the next rank.
+  // All of it by messages, posted at once beginning with the next rank, long parts a few at a time.
   Schedule by_messages() const;
   // The own part, which does not travel.
   void keep(ScheduleBuilder& b) const;

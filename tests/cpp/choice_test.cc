@@ -41,13 +41,12 @@ std::string outcome(const std::vector<int>& host, const char* first, const char*
     call.algorithm = r == 1 ? asked : 0;
     works[r] = world.ranks[r]->post(call, false);
   }
-  while (!works[0]->finished() || !works[1]->finished()) {
-    for (int r = 0; r < 2; ++r) {
-      try {
-        world.ranks[r]->wait(*works[r], 0);
-      } catch (const CollectivesError&) {
-        // Works keep their errors.
-      }
+  // Long enough to look at the reports of others, which a wait does every few milliseconds.
+  for (int r = 0; !works[0]->finished() || !works[1]->finished(); r = 1 - r) {
+    try {
+      world.ranks[r]->wait(*works[r], 0.05);
+    } catch (const CollectivesError&) {
+      // Works keep their errors.
     }
   }
   if (works[1]->error != nullptr) {

@@ -54,6 +54,41 @@ def test_what_fits_a_burst_does_not_wait_for_the_rate_of_the_port():
     assert long == pytest.approx(times("broadcast", 1 << 30, **network)["one_shot"], rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "hosts", [TWO_LEVEL, [0, 0, 1, 1], list(range(8)), [0, 0, 0, 1, 2], [h for h in range(8) for _ in range(4)]]
+)
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"bytes_per_ms": GBIT, "burst_bytes": 128 << 10},
+        {"bytes_per_ms": 100 * GBIT},
+        {"bytes_per_ms": 10 * GBIT, "cores": [2]},
+    ],
+    ids=["slow", "fast", "crowded"],
+)
+def test_what_is_counted_is_never_more_than_what_is_simulated(hosts, network):
+    """By what is counted algorithms are ruled out before they are simulated."""
+    place = {"machine": [0] * len(hosts)} if "cores" in network else {}
+    seen = 0
+    for collective in (
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "gather",
+        "scatter",
+    ):
+        for nbytes in (8, 24_000, 3 << 20, 40 << 20):
+            found = _core._predictions_for(collective, nbytes, hosts=hosts, **place, **network)
+            for entry in found["candidates"]:
+                if not entry["unsupported"] and not entry["formula"] and not entry["at_least"]:
+                    assert 0 < entry["least_us"] <= entry["us"], (collective, nbytes, entry)
+                    seen += 1
+    assert seen > 64
+
+
 def test_ranks_that_share_cores_take_longer():
     apart = times("all_reduce", 4 << 20, TWO_LEVEL, bytes_per_ms=100 * GBIT)
     together = times("all_reduce", 4 << 20, TWO_LEVEL, machine=[0] * 8, cores=[2], bytes_per_ms=100 * GBIT)

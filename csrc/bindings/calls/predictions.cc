@@ -46,6 +46,7 @@ py::dict predictions(const Topology& topology, const CostModel& costs, const Net
     entry["us"] = us(prediction, prediction.time);
     entry["wire_us"] = us(prediction, prediction.wire);
     entry["processor_us"] = us(prediction, prediction.processor);
+    entry["least_us"] = us(prediction, prediction.least);
     entry["formula"] = prediction.formula;
     entry["at_least"] = prediction.cut_off;
     candidates.append(entry);
