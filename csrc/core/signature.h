@@ -17,9 +17,10 @@ namespace collectives {
 // 16 bytes, so that it fits the header line of a collective beside the sequence number and a small payload.
 struct Signature {
   std::uint8_t collective = 0;
-  std::uint8_t op = 0;         // high bit: deterministic
-  std::uint8_t dtype = 0;      // high bit: symmetric memory
-  std::uint8_t algorithm = 0;  // 1 + position in the sorted registry; high bit: chosen by the selector; 0: not yet chosen
+  std::uint8_t op = 0;     // high bit: deterministic
+  std::uint8_t dtype = 0;  // high bit: symmetric memory
+  // 1 + position in the sorted registry, with the high bit where the selector chose it. 0: it is not chosen yet.
+  std::uint8_t algorithm = 0;
   std::uint16_t root = 0;
   std::uint16_t tensors = 0;     // length of the tensor list, saturated
   std::uint64_t count_hash = 0;  // total elements (40 bits), then a hash of the list of counts (24 bits)

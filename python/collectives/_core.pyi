@@ -618,6 +618,7 @@ def _predictions_for(
     cores: Sequence[int] = [],
     bytes_per_ms: int = 1250000,
     latency_ns: int = 20000,
+    burst_bytes: int = 0,
     costs: Mapping[str, int] = {},
 ) -> dict[str, Any]: ...
 def _probe(communicator: object, source: int | None, tag: int, timeout: float) -> tuple[Any, ...] | None: ...
@@ -747,7 +748,7 @@ def build_info() -> dict[str, Any]: ...
 def connect(
     arg0: int,
     arg1: Sequence[int],
-    arg2: tuple[int, Sequence[int], Sequence[int], int, int],
+    arg2: tuple[int, Sequence[int], Sequence[int], int, int, int],
     arg3: Sequence[int],
     arg4: Sequence[int],
     arg5: Sequence[tuple[Sequence[int], str, int, Sequence[int], Sequence[int], Sequence[int], Sequence[int], str]],
