@@ -52,12 +52,14 @@ class Staged:
         folder: of the build; made where it is not there.
         root: the working copy whose sources are built.
         cuda: COLLECTIVES_CUDA, see CMakeLists.txt.
+        python: the interpreter that imports the package.
     """
 
-    def __init__(self, folder: Path, root: Path = ROOT, cuda: str = "OFF") -> None:
+    def __init__(self, folder: Path, root: Path = ROOT, cuda: str = "OFF", python: Path = Path(sys.executable)) -> None:
         self.folder = folder.resolve()
         self.root = root.resolve()
         self.cuda = cuda
+        self.python = python
         self.path = self.folder / "stage"
 
     def build(self, jobs: int | None = None) -> Outcome:
@@ -99,7 +101,7 @@ class Staged:
         """For tests of the staged package: no setting of a job, and the package and its command before all others."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
         variables["PYTHONPATH"] = str(self.path)
-        folders = [str(self.path / "bin"), str(Path(sys.executable).parent), variables.get("PATH", "")]
+        folders = [str(self.path / "bin"), str(self.python.parent), variables.get("PATH", "")]
         variables["PATH"] = os.pathsep.join(folders)
         return variables
 
@@ -112,7 +114,7 @@ class Staged:
             print(_core.__file__, *sorted(set(re.findall(r"\\S*libcollectives_core\\S*", maps))))
         """
         done = subprocess.run(
-            [sys.executable, "-c", program],
+            [str(self.python), "-c", program],
             cwd="/",
             env=self.environment(),
             capture_output=True,
@@ -142,7 +144,7 @@ class Staged:
             "COLLECTIVES_TESTS": "ON",
             "COLLECTIVES_CUDA": self.cuda,
             "COLLECTIVES_WERROR": "ON",
-            "Python_EXECUTABLE": sys.executable,
+            "Python_EXECUTABLE": str(self.python),
             "pybind11_DIR": self.pybind11(),
         }
         if shutil.which("ccache"):
@@ -182,7 +184,7 @@ class Staged:
         (metadata.parent / "entry_points.txt").write_text(self._entry_points())
         command = self.path / "bin" / "collectives"
         command.parent.mkdir(exist_ok=True)
-        command.write_text(SCRIPT.format(python=sys.executable))
+        command.write_text(SCRIPT.format(python=self.python))
         command.chmod(0o755)
 
     def _entry_points(self) -> str:
