@@ -445,6 +445,10 @@ void Communicator::use_heap(std::size_t bytes) {
 }
 
 std::map<std::string, std::int64_t> Communicator::bytes_by_transport() const {
+  std::unique_lock guard(engine_->lock(), std::defer_lock);
+  if (!engine_->forked()) {
+    guard.lock();  // not in a child, see refuse_after_fork()
+  }
   std::map<std::string, std::int64_t> bytes;
   if (domain_ != nullptr) {
     bytes[std::string(options_.within->name)] = in_flight_.mapped_bytes() + members_.bytes_over_mapped_links();

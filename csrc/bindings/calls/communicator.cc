@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -368,8 +369,14 @@ void bind_communicator(py::module_& m) {
       },
       "The options of a call, in the order in which methods take them by position.");
   m.def("_bytes_by_transport", [](py::handle c) {
+    const Communicator& communicator = communicator_of(c);
+    std::map<std::string, std::int64_t> found;
+    {
+      const Unlocked unlocked;  // it waits for the lock of the engine
+      found = communicator.bytes_by_transport();
+    }
     py::dict result;
-    for (const auto& [transport, bytes] : communicator_of(c).bytes_by_transport()) {
+    for (const auto& [transport, bytes] : found) {
       result[py::str(transport)] = bytes;
     }
     return result;
