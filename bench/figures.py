@@ -53,7 +53,7 @@ Figure = dict[str, str]
 # A table has these columns, a picture these panels; each is a section of the suite and where the cores were.
 COLUMNS = tuple((section, cores) for section in ("private", "symmetric", "tcp") for cores in ("near", "far"))
 PANELS = (*COLUMNS, ("broadcast", "near"), ("crowded", "near"))
-PICTURES = {"zen4": "performance.png", "zen5": "performance_zen5.png", "xeon": "performance_xeon.png"}
+PICTURES = {"zen4": "performance.png"}
 # What is made of the rows of a machine stands between these two.
 _MARKED = re.compile(r"(<!-- bench/figures\.py: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 

@@ -202,7 +202,7 @@ def test_rows_are_complete() -> None:
 def test_tables_are_those_of_the_rows(bench_module: Callable[[str], ModuleType]) -> None:
     figures = bench_module("figures")
     page = figures.PAGE.read_text(encoding="utf-8")
-    assert page.count("<!-- bench/figures.py: ") == len(figures.PICTURES)
+    assert re.findall(r"<!-- bench/figures\.py: (\w+) -->", page) == ["zen4", "zen5", "xeon"]
     assert figures.with_tables(page, figures.read(figures.FIGURES)) == page, "run: python bench/figures.py"
     assert all(f"]({name})" in page for name in figures.PICTURES.values())
 
