@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/say.h"
-#include "memory/arena.h"
+#include "memory/pages.h"
 
 namespace collectives {
 
@@ -24,7 +24,7 @@ void SymmetricHeap::isolate() {
 
 // What lies before `begin` is private already, and must not be made so once more from what the shared memory holds.
 void SymmetricHeap::isolate_from(std::size_t begin) {
-  begin = Arena::round_up(begin);
+  begin = whole_pages(begin);
   if (domain_ != nullptr && used_ > begin && !memory_->isolate(domain_->heap(members_.rank()) + begin, used_ - begin)) {
     say("collectives: warning: " + members_.describe_self() + ": the system has not made " + std::to_string(used_) +
         " bytes of symmetric memory private; ranks that were given up may still write there\n");

@@ -5,7 +5,7 @@
 namespace collectives {
 
 std::optional<std::size_t> Arena::allocate(std::size_t bytes) {
-  bytes = round_up(bytes);
+  bytes = whole_pages(bytes, page_);
   std::size_t end = 0;  // of the allocation before the gap
   for (const auto& [offset, length] : allocated_) {
     if (offset - end >= bytes) {
@@ -22,7 +22,7 @@ std::optional<std::size_t> Arena::allocate(std::size_t bytes) {
 
 void Arena::shrink(std::size_t offset, std::size_t bytes) {
   std::size_t& length = allocated_.at(offset);
-  bytes = round_up(bytes);
+  bytes = whole_pages(bytes, page_);
   if (bytes == 0 || bytes > length) {
     throw std::logic_error("an allocation can only be made smaller");
   }

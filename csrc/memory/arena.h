@@ -1,18 +1,17 @@
-// Which parts of a range of memory are allocated. First fit, in units of pages.
+// Which parts of a range of memory are allocated. First fit, in units of pages: what is released must share none.
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <optional>
 
+#include "memory/pages.h"
+
 namespace collectives {
 
 class Arena {
  public:
-  static constexpr std::size_t kPage = 4096;
-  static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-  explicit Arena(std::size_t bytes) : bytes_(bytes) {}
+  explicit Arena(std::size_t bytes, std::size_t page = page_bytes()) : bytes_(bytes), page_(page) {}
 
   // The offset of the lowest gap that has room for so many bytes, at the start of a page; nothing when there is none.
   std::optional<std::size_t> allocate(std::size_t bytes);
@@ -24,6 +23,7 @@ class Arena {
 
  private:
   std::size_t bytes_;
+  std::size_t page_;
   std::map<std::size_t, std::size_t> allocated_;  // bytes by offset
 };
 

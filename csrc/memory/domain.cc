@@ -8,7 +8,6 @@
 namespace collectives {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 // Slots are not a power of two apart, so that the first lines of all slots do not fall into one set of the cache.
 constexpr std::size_t kSlotSkew = 10 * kCacheLine;
 
@@ -16,21 +15,21 @@ std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit
 
 }  // namespace
 
-SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap, std::size_t arena)
+SegmentLayout::SegmentLayout(int size, const Limits& limits, std::size_t heap, std::size_t arena, std::size_t page)
     : heap_bytes(heap), arena_bytes(arena) {
   if (limits.slots <= 0 || (limits.slots & (limits.slots - 1)) != 0) {
     throw std::logic_error("the number of slots must be a power of two");
   }
-  headers = round_up(sizeof(ControlPage), kPage);
+  headers = round_up(sizeof(ControlPage), page);
   flags = headers + kHeaderLines * kHeaderPitch;
   acks = flags + static_cast<std::size_t>(kFlags) * limits.slots * sizeof(FlagLine);
-  bounce = round_up(acks + size * kChannels * sizeof(AckLine), kPage);
+  bounce = round_up(acks + size * kChannels * sizeof(AckLine), page);
   slot_stride = round_up(limits.slot_bytes, kCacheLine) + kSlotSkew;
-  fifos = round_up(bounce + limits.slots * slot_stride, kPage);
-  fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), kPage);
+  fifos = round_up(bounce + limits.slots * slot_stride, page);
+  fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), page);
   this->heap = fifos + size * kChannels * fifo_stride;
-  this->arena = round_up(this->heap + heap_bytes, kPage);
-  total = round_up(this->arena + arena_bytes, kPage);
+  this->arena = round_up(this->heap + heap_bytes, page);
+  total = round_up(this->arena + arena_bytes, page);
 }
 
 Domain::Domain(int rank, const Limits& limits, SegmentLayout layout, std::vector<std::byte*> bases,

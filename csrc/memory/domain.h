@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "core/signature.h"
+#include "memory/pages.h"
 #include "schedule/schedule.h"
 
 namespace collectives {
@@ -168,7 +169,8 @@ struct alignas(kCacheLine) FifoCell {
 };
 
 struct SegmentLayout {
-  SegmentLayout(int size, const Limits& limits, std::size_t heap_bytes, std::size_t arena_bytes = 0);
+  SegmentLayout(int size, const Limits& limits, std::size_t heap_bytes, std::size_t arena_bytes = 0,
+                std::size_t page = page_bytes());
   std::size_t headers, flags, bounce, slot_stride, acks, fifos, fifo_stride, heap, heap_bytes, arena, arena_bytes,
       total;
 };

@@ -48,7 +48,7 @@ bool HostMemory::isolate(const std::byte* data, std::size_t bytes) {
   }
   const std::lock_guard guard(mutex_);
   const auto offset = static_cast<std::size_t>(data - bases_[rank_]);
-  bytes = Arena::round_up(bytes);
+  bytes = whole_pages(bytes);
   isolated_.emplace_back(offset, bytes);
   return kind_.make_private(descriptor_, offset, bases_[rank_] + offset, bytes);
 }
@@ -92,7 +92,7 @@ ControlPage& HostMemory::control(int world_rank, std::size_t offset) const {
 }
 
 bool HostMemory::is_segment(int world_rank, std::size_t offset, std::size_t bytes, std::uint32_t communicator) const {
-  return bases_[world_rank] != nullptr && offset % Arena::kPage == 0 && bytes <= layout_.arena_bytes &&
+  return bases_[world_rank] != nullptr && offset % page_bytes() == 0 && bytes <= layout_.arena_bytes &&
          offset <= layout_.arena_bytes - bytes &&
          control(world_rank, offset).communicator.load(std::memory_order_acquire) == communicator;
 }

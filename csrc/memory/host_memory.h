@@ -20,6 +20,7 @@
 #include "memory/arena.h"
 #include "memory/domain.h"
 #include "memory/memory.h"
+#include "memory/pages.h"
 
 namespace collectives {
 
@@ -40,7 +41,7 @@ class HostMemory {
 
   const Limits& limits() const { return limits_; }
   // The heap that each group gets where there is room.
-  std::size_t group_heap_bytes() const { return layout_.heap_bytes / 16 / Arena::kPage * Arena::kPage; }
+  std::size_t group_heap_bytes() const { return layout_.heap_bytes / 16 / page_bytes() * page_bytes(); }
 
   std::unique_ptr<Domain> world_domain() const;
   // The domain of a group. offsets[m]: where in its arena world rank members[m] has its segment, nothing for members

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "memory/memory.h"
+#include "memory/pages.h"
 
 namespace collectives {
 namespace {
@@ -55,8 +56,7 @@ void reserve(std::byte* data, std::size_t bytes) {
 #ifndef MADV_POPULATE_WRITE
   constexpr int MADV_POPULATE_WRITE = 23;
 #endif
-  const std::uintptr_t page = 4096;
-  const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data) / page_bytes() * page_bytes();
   const std::size_t length = reinterpret_cast<std::uintptr_t>(data) + bytes - begin;
   int result = 0;
   do {

@@ -82,6 +82,20 @@ int overlaps(int size, const Limits& limits) {
   return wrong;
 }
 
+// What is mapped anew, given back or made private begins with a page, and so does what follows it.
+int splits_pages(int size, const Limits& limits, std::size_t page) {
+  const SegmentLayout layout(size, limits, kHeapBytes, kArenaBytes, page);
+  int wrong = 0;
+  for (const std::size_t begin : {layout.bounce, layout.fifos, layout.heap, layout.arena, layout.total}) {
+    if (begin % page != 0) {
+      std::fprintf(stderr, "FAILED: %d ranks, %d slots of %lld bytes, pages of %zu bytes: something begins at %zu\n",
+                   size, limits.slots, static_cast<long long>(limits.slot_bytes), page, begin);
+      ++wrong;
+    }
+  }
+  return wrong;
+}
+
 }  // namespace
 
 int main() {
@@ -93,6 +107,8 @@ int main() {
         limits.slots = slots;
         limits.slot_bytes = slot_bytes;
         wrong += overlaps(size, limits);
+        wrong += splits_pages(size, limits, 4096);
+        wrong += splits_pages(size, limits, 65536);
       }
     }
   }

@@ -29,26 +29,25 @@ void check(bool holds, const char* condition, int line) {
   }
 }
 
-void first_fit() {
-  constexpr std::size_t kPage = Arena::kPage;
-  Arena arena(10 * kPage);
+void first_fit(std::size_t page) {
+  Arena arena(10 * page, page);
   CHECK(arena.allocate(1) == 0);
-  CHECK(arena.allocate(3 * kPage) == kPage);
-  CHECK(arena.allocate(2 * kPage + 1) == 4 * kPage);
-  CHECK(!arena.allocate(4 * kPage));
-  CHECK(arena.allocate(3 * kPage) == 7 * kPage);
+  CHECK(arena.allocate(3 * page) == page);
+  CHECK(arena.allocate(2 * page + 1) == 4 * page);
+  CHECK(!arena.allocate(4 * page));
+  CHECK(arena.allocate(3 * page) == 7 * page);
   CHECK(!arena.allocate(1));
-  arena.free(kPage);
-  CHECK(!arena.allocate(4 * kPage));
-  CHECK(arena.allocate(kPage) == kPage);
-  CHECK(arena.allocate(2 * kPage) == 2 * kPage);
+  arena.free(page);
+  CHECK(!arena.allocate(4 * page));
+  CHECK(arena.allocate(page) == page);
+  CHECK(arena.allocate(2 * page) == 2 * page);
   arena.free(0);
-  arena.free(kPage);
-  CHECK(arena.allocate(2 * kPage) == 0);
-  arena.shrink(4 * kPage, kPage);
-  CHECK(arena.bytes_at(4 * kPage) == kPage);
-  CHECK(arena.allocate(2 * kPage) == 5 * kPage);
-  Arena none(0);
+  arena.free(page);
+  CHECK(arena.allocate(2 * page) == 0);
+  arena.shrink(4 * page, page);
+  CHECK(arena.bytes_at(4 * page) == page);
+  CHECK(arena.allocate(2 * page) == 5 * page);
+  Arena none(0, page);
   CHECK(!none.allocate(1));
   CHECK(!arena.allocate(std::size_t{1} << 63));
 }
@@ -56,17 +55,17 @@ void first_fit() {
 // Reserving takes memory that is there, and where there is none it is an error, not a SIGBUS: behind the end of the
 // file stands for a system that has no more.
 void reserving() {
-  constexpr std::size_t kPage = Arena::kPage;
+  const std::size_t page = page_bytes();
   const Memory& memory = find_memory("memfd");
-  const int descriptor = memory.create(2 * kPage);
-  const Mapping mapping = memory.map(descriptor, 3 * kPage);
+  const int descriptor = memory.create(2 * page);
+  const Mapping mapping = memory.map(descriptor, 3 * page);
   struct stat status{};
   CHECK(fstat(descriptor, &status) == 0 && status.st_blocks == 0);
-  memory.reserve(mapping.data() + 100, 2 * kPage - 100);
-  CHECK(fstat(descriptor, &status) == 0 && status.st_blocks * 512 == 2 * kPage);
+  memory.reserve(mapping.data() + 100, 2 * page - 100);
+  CHECK(fstat(descriptor, &status) == 0 && static_cast<std::size_t>(status.st_blocks) * 512 == 2 * page);
   bool refused = false;
   try {
-    memory.reserve(mapping.data(), 3 * kPage);
+    memory.reserve(mapping.data(), 3 * page);
   } catch (const std::system_error& error) {
     refused = std::string(error.what()).find("overcommit") != std::string::npos;
   }
@@ -188,7 +187,8 @@ void reuse(const std::string& kind) {
 }  // namespace
 
 int main() {
-  first_fit();
+  first_fit(page_bytes());
+  first_fit(65536);
   reserving();
   reuse("memfd");
   reuse("host");

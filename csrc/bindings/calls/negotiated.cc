@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings/arrays/arrays.h"
+#include "memory/pages.h"
 
 namespace collectives {
 namespace {
@@ -15,7 +16,6 @@ namespace {
 namespace py = pybind11;
 
 constexpr std::size_t kAlignment = 64;  // as new_array() in vector_calls.cc
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLarge = 4 << 20;
 
 // As NumPy does it for its own arrays: from kLarge bytes on the kernel may give large pages.
@@ -26,7 +26,7 @@ std::shared_ptr<std::byte> new_memory(std::size_t bytes) {
     throw std::bad_alloc();
   }
   if (bytes >= kLarge) {
-    std::byte* const begin = memory + (-reinterpret_cast<std::uintptr_t>(memory) % kPage);
+    std::byte* const begin = memory + (-reinterpret_cast<std::uintptr_t>(memory) % page_bytes());
     madvise(begin, rounded - static_cast<std::size_t>(begin - memory), MADV_HUGEPAGE);
   }
   return {memory, [](std::byte* m) { std::free(m); }};

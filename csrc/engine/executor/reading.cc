@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "memory/pages.h"
+
 namespace collectives {
 namespace {
 
@@ -23,7 +25,6 @@ struct ScanRegion {
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArgument);
 constexpr std::uint64_t kIsHuge = 1 << 6;
 
-constexpr std::uint64_t kPage = 4096;  // the kernel is asked about this much; of a large page any part will do
 constexpr std::int64_t kSamples = 5;
 // Memory can move to other pages at the same address.
 constexpr int kUsesOfKnown = 16;
@@ -41,8 +42,8 @@ bool is_on_large_pages(const Span& span) {
     ScanRegion region{};
     ScanArgument scan{};
     scan.size = sizeof scan;
-    scan.start = at / kPage * kPage;
-    scan.end = scan.start + kPage;
+    scan.start = at / page_bytes() * page_bytes();  // of a large page any part will do
+    scan.end = scan.start + page_bytes();
     scan.vector = reinterpret_cast<std::uint64_t>(&region);
     scan.vector_length = 1;
     scan.all_of = kIsHuge;
@@ -75,7 +76,7 @@ bool Reading::permitted() {
 }
 
 bool Reading::fast(const Span& span) {
-  const auto place = (reinterpret_cast<std::uintptr_t>(span.data) / kPage * 0x9e3779b97f4a7c15ULL) >> 58;
+  const auto place = (reinterpret_cast<std::uintptr_t>(span.data) / page_bytes() * 0x9e3779b97f4a7c15ULL) >> 58;
   static_assert(kKnown == 1 << (64 - 58));
   Known& known = known_[place];
   if (known.data != span.data || known.bytes != span.bytes || ++known.uses > kUsesOfKnown) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import mmap
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..communicator import Communicator
 
 _MOST = (1 << 62) - 1  # bytes of an array
-_ALIGNMENT = 4096  # arrays start on pages, so that they share no cache line
+_ALIGNMENT = mmap.PAGESIZE  # arrays start on pages, so that they share none, and no cache line
 
 
 class _Block:
