@@ -25,6 +25,7 @@ from conformance import (
     numpy_dtype,
     wrong,
 )
+from pool import LIMIT
 
 PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 ROOTED = ("gather", "scatter")
@@ -276,7 +277,7 @@ def check_in_flight(comm: Any, cases: list[Case], most: int, at_a_time: int) -> 
     return {"failures": failures, "bytes": {name: after[name] - before.get(name, 0) for name in after}}
 
 
-def judge(group: Any, cases: list[Case], most: int, at_a_time: int = 0, limit: float = 120.0) -> None:
+def judge(group: Any, cases: list[Case], most: int, at_a_time: int = 0, limit: float = 2 * LIMIT) -> None:
     """Runs the cases on a group and asserts that all was right and went by the transport asked for."""
     assert cases
     if at_a_time:

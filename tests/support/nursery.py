@@ -29,7 +29,8 @@ from paths import SUPPORT
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
-LIMIT = 120.0  # seconds for a nursery to answer; the first answer comes when it has imported everything
+PATIENCE = float(os.environ.get("TESTS_PATIENCE", "1"))  # how many times as long, under an emulator
+LIMIT = 120.0 * PATIENCE  # seconds for a nursery to answer; the first answer comes when it has imported everything
 NONE = b"none"  # the answer when there is no new process
 MOST_DESCRIPTORS = 8
 STANDARD = (1, 2)  # of the caller at this moment: pytest changes what they are

@@ -28,7 +28,7 @@ from typing import Any
 import nursery
 from paths import SUPPORT
 
-LIMIT = 60.0  # seconds for one call on a pool, when it does not say otherwise
+LIMIT = 60.0 * nursery.PATIENCE  # seconds for one call on a pool, when it does not say otherwise
 # Seconds in which an error that comes at once is seen, where other tests keep all cores busy: long before the deadlines
 # of pools. The second that is promised is judged by tests/chaos/test_chaos.py, by the median of many.
 NOTICED = 15.0
