@@ -12,8 +12,8 @@ on one bridge and share the cores of this machine. Each has a port with a rate i
 Peers are measured in the same namespaces and in turn with ours: `gloo`, that of torch.distributed, in the same
 processes, and `openmpi` over TCP, in processes of its own that mpirun starts (python bench/peers/openmpi.py --install).
 Within a cell, blocks of all contenders alternate. Before each call the ranks write their arrays anew and meet in memory
-that all of them share, whatever the library; a call takes as long as on the slowest rank, and the time is the median
-over calls. The results of one call of each contender are checked.
+that all of them share, whatever the library; a call takes from when the first rank begins until the last one is done,
+and the time is the median over calls. The results of one call of each contender are checked.
 
 Sizes are those of nccl-tests, see bench/hosts_cells.py; there is also what the wire allows, with the reasons. --suite
 measures a grid of hosts, ports, sizes and all collectives, and judges what is asked of it. Exit codes: 0, 1 when a rank
