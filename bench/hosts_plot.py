@@ -36,7 +36,7 @@ def _draw(table: dict[Cell, dict[Contender, Row]], setting: Setting, path: Path)
     columns = min(_COLUMNS, len(collectives))
     lines = -(-len(collectives) // columns)
     figure, panels = pyplot.subplots(
-        lines, columns, figsize=(5.6 * columns, 4.2 * lines + 0.4), squeeze=False, layout="constrained"
+        lines, columns, figsize=(7 * columns, 4.2 * lines + 0.4), squeeze=False, layout="constrained"
     )
     for panel in panels.flat[len(collectives) :]:
         panel.set_visible(False)
@@ -66,7 +66,7 @@ def _lines(panel: Any, table: dict[Cell, dict[Contender, Row]]) -> None:
     if measured:
         panel.set_ylim(bottom=min(measured) / 2)  # the limit of a few bytes is far below all
     panel.set_xlabel("size (bytes, as in nccl-tests)")
-    panel.legend(fontsize=8)
+    panel.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))  # beside the lines: inside it would hide some
 
 
 def _bars(panel: Any, table: dict[Cell, dict[Contender, Row]]) -> None:
