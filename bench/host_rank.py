@@ -153,7 +153,7 @@ class Rank:
         if order["peer"] is not None:
             return {"wrong": wrong}
         chosen = self._chosen(order) if order["algorithm"] == "auto" else order["algorithm"]
-        return {"wrong": wrong, "chosen": chosen, "predicted_us": predicted_us(self.comm, order, chosen)}
+        return {"wrong": wrong, "chosen": chosen, **expected(self.comm, order, chosen)}
 
     def block(self, order: dict[str, Any]) -> dict[str, Any]:
         """When so many calls began and ended, in nanoseconds of the clock that all ranks of the machine have."""
@@ -207,13 +207,12 @@ class Rank:
         return x, self._whole[1][:gotten] if kind.in_parts else x
 
 
-def predicted_us(comm: Any, order: dict[str, Any], algorithm: str) -> float | None:
-    """What the library expects this call to take by an algorithm, where it has a model that says so."""
-    explain = getattr(comm, "explain", None)
-    if explain is None:
-        return None
-    candidates = explain(order["collective"], nbytes=order["count"] * DTYPE.itemsize).candidates
-    return next((candidate.us for candidate in candidates if candidate.algorithm == algorithm), None)
+def expected(comm: Any, order: dict[str, Any], algorithm: str) -> dict[str, float | None]:
+    """What the library expects this call to take by an algorithm: microseconds by its model, and the least that it can
+    take by what its busiest port, thread and machine have to do. None where it has no model of the call."""
+    found = _core._predictions(comm, order["collective"], order["count"] * DTYPE.itemsize, 0)
+    of_it = next(candidate for candidate in found["candidates"] if candidate["algorithm"] == algorithm)
+    return {"predicted_us": of_it["us"], "least_us": None if of_it["formula"] else of_it["least_us"]}
 
 
 def serve(rank: Rank, connection: socket.socket) -> None:

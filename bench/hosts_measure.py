@@ -199,5 +199,6 @@ def _row(cell: Cell, contender: Contender, times: list[float], checked: dict[str
         "calls": len(times),
         "wire_us": cell.wire_us,
         "predicted_us": checked.get("predicted_us"),
+        "least_us": checked.get("least_us"),
         "wrong": checked["wrong"],
     }

@@ -18,7 +18,7 @@ bench = functools.partial(run_bench, program="hosts.py", timeout=280)
 REASON = net.hosts.why_no_ports()
 KEYS = {
     *("hosts", "ranks", "rate", "collective", "size", "bytes", "peer", "algorithm", "chosen"),
-    *("time_us", "time_us_quartiles", "calls", "wire_us", "predicted_us", "wrong"),
+    *("time_us", "time_us_quartiles", "calls", "wire_us", "predicted_us", "least_us", "wrong"),
 }
 
 
@@ -63,6 +63,7 @@ def test_short_run(tmp_path):
         assert 0 < low <= row["time_us"] <= high
         assert row["wire_us"] == pytest.approx(max(0, row["bytes"] - (128 << 10)) * 8e-3)
         assert row["chosen"] == row["algorithm"] or row["algorithm"] == "auto"
+        assert 0 < row["least_us"] <= row["predicted_us"]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not net.hosts.left(run.pid)
 
