@@ -157,6 +157,12 @@ std::int64_t Problem::readers_before(int from, int to, int size) const {
   if (own != nullptr && from != own->rank) {
     return own->before[from];
   }
+  if (collective == Collective::kAllGather) {
+    return counts[from] > 0 ? to - (from < to ? 1 : 0) : 0;
+  }
+  if (collective == Collective::kGather) {
+    return from != root && root < to && counts[from] > 0 ? 1 : 0;
+  }
   std::int64_t before = 0;
   for (int r = 0; r < to; ++r) {
     before += r != from && part_bytes(from, r, size) > 0 ? 1 : 0;

@@ -26,6 +26,34 @@ struct Extent {
   std::int64_t most_readers = 0;
 };
 
+// Where there is a length for each rank: what it gives to each reader, or gets from each writer.
+Extent extent_of_counts(const Problem& problem, int size) {
+  std::int64_t longest = 0;
+  std::int64_t longest_to_travel = 0;  // without what a root keeps
+  std::int64_t travelling = 0;         // parts of any length
+  for (int r = 0; r < size; ++r) {
+    const std::int64_t count = problem.counts[static_cast<std::size_t>(r)];
+    longest = std::max(longest, count);
+    if (size > 1 && !(has_root(problem.collective) && r == problem.root)) {
+      longest_to_travel = std::max(longest_to_travel, count);
+      travelling += count > 0 ? 1 : 0;
+    }
+  }
+  const std::int64_t element = problem.element();
+  const std::int64_t all = problem.bytes();
+  const std::int64_t any = travelling > 0 ? 1 : 0;
+  switch (problem.collective) {
+    case Collective::kAllGather:
+      return {longest_to_travel * element, longest * element, all + size * all, any * (size - 1)};
+    case Collective::kGather:
+      return {longest_to_travel * element, longest * element, 2 * all, any};
+    case Collective::kScatter:
+      return {longest_to_travel * element, all, 2 * all, travelling};
+    default:  // reduce_scatter: a rank whose own part is empty has one reader more than others
+      return {longest_to_travel * element, all, size * all + all, travelling - (travelling == size ? 1 : 0)};
+  }
+}
+
 Extent extent_of(const Problem& problem, int size) {
   const std::int64_t element = problem.element();
   if (problem.own != nullptr) {
@@ -35,6 +63,9 @@ Extent extent_of(const Problem& problem, int size) {
   if (problem.collective == Collective::kAllToAll && problem.counts.size() == 1) {
     const std::int64_t part = problem.counts[0] * element;
     return {part, size * part, 2 * std::int64_t{size} * size * part, part > 0 ? size - 1 : 0};
+  }
+  if (problem.collective != Collective::kAllToAll) {
+    return extent_of_counts(problem, size);
   }
   Extent extent;
   for (int from = 0; from < size; ++from) {
@@ -68,11 +99,24 @@ Exchange::Exchange(const Problem& problem, const Topology& topology, const Limit
   segment_ = std::max(limits.segment_bytes / element, std::int64_t{1}) * element;
   // What goes to all readers alike lies at the beginning.
   const bool alike = shared_ || problem.collective == Collective::kGather;
+  // Where all writers, or the root alone, have a part for each reader, they have them at the same places.
+  const bool by_reader = problem.collective == Collective::kReduceScatter || problem.collective == Collective::kScatter;
+  Place mine;
+  for (int r = 0; by_reader && r < me_; ++r) {
+    const std::int64_t count = problem.counts[static_cast<std::size_t>(r)];
+    mine.offset += count * element;
+    mine.readers += count > 0 ? 1 : 0;
+  }
   std::int64_t offset = 0;
   Place place;
   for (int r = 0; r < size_; ++r) {
     given_.push_back(place);
-    gotten_.push_back({problem.input_offset(r, me_, size_), problem.readers_before(r, me_, size_)});
+    if (by_reader) {
+      const bool counted = r < me_ && problem.counts[static_cast<std::size_t>(r)] > 0;  // no rank is its own reader
+      gotten_.push_back({mine.offset, mine.readers - (counted ? 1 : 0)});
+    } else {
+      gotten_.push_back({problem.input_offset(r, me_, size_), problem.readers_before(r, me_, size_)});
+    }
     output_offsets_.push_back(problem.collective == Collective::kReduceScatter ? 0 : offset);
     offset += part(r, me_);
     const std::int64_t bytes = part(me_, r);
