@@ -6,17 +6,17 @@ namespace collectives {
 
 std::vector<std::vector<int>> Topology::by_host() const {
   std::vector<std::vector<int>> hosts;
-  std::vector<int> keys;  // keys[i]: the host index of hosts[i]; few hosts, so a search beats a map
+  std::vector<std::size_t> place;  // by index of a host: 1 + its place in `hosts`, 0 where it has none yet
   for (int r = 0; r < size; ++r) {
-    std::size_t i = 0;
-    while (i < keys.size() && keys[i] != host[r]) {
-      ++i;
+    const auto index = static_cast<std::size_t>(host[static_cast<std::size_t>(r)]);
+    if (index >= place.size()) {
+      place.resize(index + 1, 0);
     }
-    if (i == keys.size()) {
-      keys.push_back(host[r]);
+    if (place[index] == 0) {
       hosts.emplace_back();
+      place[index] = hosts.size();
     }
-    hosts[i].push_back(r);
+    hosts[place[index] - 1].push_back(r);
   }
   return hosts;
 }
