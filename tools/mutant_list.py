@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         "fifo-stride",
         "csrc/memory/domain.cc",
-        "fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), kPage);",
-        "fifo_stride = round_up(kFifoCells * kFifoCellBytes, kPage);",
+        "fifo_stride = round_up(kFifoCells * (kCacheLine + kFifoCellBytes), page);",
+        "fifo_stride = round_up(kFifoCells * kFifoCellBytes, page);",
         "the end of the last cell of a fifo lies on the first cell of the next",
         ("ctest domain_test",),
     ),
