@@ -316,19 +316,29 @@ void Exchange::keep(ScheduleBuilder& b) const {
 void Exchange::send_part(ScheduleBuilder& b, int peer, int to) const {
   if (part(me_, to) == 0) {
     b.send_token(peer);
-    return;
+  } else {
+    send_stretch(b, peer, to, 0, part(me_, to));
   }
-  b.for_chunks(part(me_, to), segment_, 0,
-               [&](const Chunk& c) { b.send(peer, input(input_offset(me_, to) + c.offset, c.stride), c.bytes); });
+}
+
+void Exchange::send_stretch(ScheduleBuilder& b, int peer, int to, std::int64_t begin, std::int64_t bytes) const {
+  b.for_chunks(bytes, segment_, 0, [&](const Chunk& c) {
+    b.send(peer, input(input_offset(me_, to) + begin + c.offset, c.stride), c.bytes);
+  });
 }
 
 void Exchange::receive_from(ScheduleBuilder& b, int from) const {
   if (part(from, me_) == 0) {
     b.receive_token(from);
-    return;
+  } else {
+    receive_stretch(b, from, 0, part(from, me_));
   }
-  b.for_chunks(part(from, me_), segment_, 0,
-               [&](const Chunk& c) { b.receive(from, output(output_offset(from) + c.offset, c.stride), c.bytes); });
+}
+
+void Exchange::receive_stretch(ScheduleBuilder& b, int from, std::int64_t begin, std::int64_t bytes) const {
+  b.for_chunks(bytes, segment_, 0, [&](const Chunk& c) {
+    b.receive(from, output(output_offset(from) + begin + c.offset, c.stride), c.bytes);
+  });
 }
 
 }  // namespace collectives

@@ -46,6 +46,9 @@ class Exchange {
   void send_part(ScheduleBuilder& b, int peer, int to) const;
   // Receives the part of `from` into the output, or its token.
   void receive_from(ScheduleBuilder& b, int from) const;
+  // So many bytes of a part, from `begin` on.
+  void send_stretch(ScheduleBuilder& b, int peer, int to, std::int64_t begin, std::int64_t bytes) const;
+  void receive_stretch(ScheduleBuilder& b, int from, std::int64_t begin, std::int64_t bytes) const;
   // All of it by messages, posted at once beginning with the next rank, long parts a few at a time.
   Schedule by_messages() const;
   // The own part, which does not travel.

@@ -414,3 +414,21 @@ def test_hierarchical_sends_each_share_once_between_hosts() -> None:
 def test_tree_is_shallow() -> None:
     for size in range(2, 65):
         assert FORMS["broadcast", "tree"].hops(size) <= math.ceil(math.log2(size))
+
+
+@pytest.mark.parametrize("hosts", [[0, 1, 2, 3], [0, 0, 1, 1]])
+@pytest.mark.parametrize("root", [0, 2])
+@pytest.mark.parametrize("lengths", [[4096] * 4, [5000, 0, 4096, 3000], [9000, 4095, 5000, 1]])
+def test_the_root_of_a_long_scatter_waits_for_the_others_with_the_ends_of_parts_only(
+    hosts: list[int], root: int, lengths: list[int]
+) -> None:
+    case = {"size": 4, "hosts": hosts, "root": root, "lengths": lengths}
+    verdict = _core._verify("scatter", "one_shot", **case)
+    assert verdict["ok"], verdict["problem"]
+    survivors, mutants = _core._survivors("scatter", "one_shot", **case)
+    assert mutants >= 18
+    assert survivors == []
+    before, after = _core._schedule_text("scatter", "one_shot", **case, rank=root).split("await", 1)
+    long = sum(4 * length >= 16 << 10 for rank, length in enumerate(lengths) if rank != root)
+    assert before.count("send ") == long
+    assert after.count("send ") == 3
