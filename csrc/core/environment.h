@@ -78,8 +78,7 @@ inline constexpr EnvironmentVariable kEnvironmentVariables[] = {
      kLaunchReader},
     {"COLLECTIVES_NETWORK",
      "bits per second, with K, M, G or T behind the number, and if you like a latency, and bytes that pass at once "
-     "after "
-     "a pause: `25G`, `25G,20us`, `10G,20us,128KiB`",
+     "after a pause: `25G`, `25G,20us`, `10G,20us,128KiB`",
      "the slowest of the hosts' interfaces, of each host the fastest, as far as they know their speed, else `10G`; "
      "`20us`; no burst",
      "What the choice of algorithms counts with between hosts: the rate of a host's port in each direction, the "

@@ -99,8 +99,8 @@ Picoseconds least_time(const std::vector<Schedule>& schedules, const Topology& t
   for (std::size_t m = 0; m < machines.size(); ++m) {
     least = std::max(least, machines[m] / cores.count(m));
   }
-  const Picoseconds wire = wire_byte(network);
-  return std::max(least, (count.busiest() - network.burst_bytes) * wire);
+  const auto passed = static_cast<double>(count.busiest() - network.burst_bytes);
+  return std::max(least, bounded(passed * static_cast<double>(wire_byte(network))));
 }
 
 }  // namespace collectives

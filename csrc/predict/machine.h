@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "core/network.h"
 #include "core/topology.h"
@@ -16,6 +17,12 @@ namespace collectives {
 using Picoseconds = std::int64_t;
 inline constexpr Picoseconds kNanosecond = 1000;
 inline constexpr Picoseconds kMicrosecond = 1000 * kNanosecond;
+inline constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::max();
+
+// What is longer counts as 53 days, so that sums of a few stay numbers.
+constexpr Picoseconds bounded(double time) {
+  return static_cast<Picoseconds>(std::min(time, static_cast<double>(kNever / 2)));
+}
 
 // What a rank's thread does for data, where it has a core to itself. Fitted to what was measured on the machine of
 // docs/performance.md between network namespaces; ratios matter, since the same costs are part of all candidates.

@@ -37,6 +37,9 @@ Rehearsal::Rehearsal(const Algorithm& algorithm, const Problem& problem, std::in
   }
   if (ready()) {
     least_ = least_time(schedules_, *topology_, *network_, fold_, *processor_);
+    ProcessorCosts of_bytes = *processor_;
+    of_bytes.send_message = of_bytes.receive_message = of_bytes.mapped_message = of_bytes.step = 0;
+    least_for_bytes_ = least_time(schedules_, *topology_, *network_, fold_, of_bytes);
   }
 }
 

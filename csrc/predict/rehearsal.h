@@ -28,6 +28,8 @@ class Rehearsal {
 
   // run() does not find less.
   Picoseconds least() const { return least_; }
+  // What of that is for bytes, and not for messages and steps.
+  Picoseconds least_for_bytes() const { return least_for_bytes_; }
 
   // Runs until the slowest rank is done, or it is later than `most`.
   Simulated run(Picoseconds most);
@@ -48,6 +50,7 @@ class Rehearsal {
   Fold fold_;
   std::vector<Schedule> schedules_;
   Picoseconds least_ = 0;
+  Picoseconds least_for_bytes_ = 0;
 };
 
 // A call of so many bytes with parts of equal length. bytes: what a rank gives or gets, whichever is more.

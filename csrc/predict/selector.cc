@@ -73,20 +73,14 @@ const Algorithm& Selector::choose(const Problem& problem, bool deterministic) {
   return *best;
 }
 
-// What cannot be fast by what is counted comes last, and is not run once something is faster.
+// One after the other, since the schedules of all candidates in a large job would take much memory.
 const Algorithm* Selector::fastest(const std::vector<const Algorithm*>& candidates, const Problem& problem) const {
-  std::vector<Trial> trials;
-  trials.reserve(candidates.size());
-  for (const Algorithm* candidate : candidates) {
-    trials.push_back(trial(*candidate, problem));
-  }
-  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.least() < b.least(); });
   Prediction best;
   best.time = kNever;
   best.formula = true;
-  for (Trial& candidate : trials) {
-    const std::optional<Prediction> run = candidate.run(best.formula ? kNever : best.time);
-    if (const Prediction found = run ? *run : by_formula(candidate.algorithm(), problem); less(found, best)) {
+  for (const Algorithm* candidate : candidates) {
+    const std::optional<Prediction> run = trial(*candidate, problem).run(best.formula ? kNever : best.time);
+    if (const Prediction found = run ? *run : by_formula(*candidate, problem); less(found, best)) {
       best = found;
     }
   }
@@ -138,7 +132,7 @@ Trial Selector::trial(const Algorithm& algorithm, const Problem& problem) const 
 
 Prediction Selector::by_formula(const Algorithm& algorithm, const Problem& problem) const {
   const double us = algorithm.cost(problem, topology_, costs_);
-  Prediction result{&algorithm, {}, static_cast<Picoseconds>(us * static_cast<double>(kMicrosecond))};
+  Prediction result{&algorithm, {}, bounded(us * static_cast<double>(kMicrosecond))};
   result.formula = true;
   return result;
 }

@@ -65,7 +65,7 @@ class Selector {
     auto operator<=>(const Key&) const = default;
   };
 
-  // Those that can be used, what is likely to be fast first.
+  // Those that can be used. What is likely to be fast comes first: then most others need not be run to their end.
   std::vector<const Algorithm*> by_formula(const Problem& problem, bool deterministic) const;
   Prediction by_formula(const Algorithm& algorithm, const Problem& problem) const;
   Trial trial(const Algorithm& algorithm, const Problem& problem) const;

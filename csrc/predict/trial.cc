@@ -3,67 +3,59 @@
 #include <algorithm>
 
 namespace collectives {
-namespace {
-
-// Of what a byte takes on average up to kMostSimulatedBytes, each further one takes this much at least: what is not cut
-// off by that is run to its end.
-constexpr double kLeastSlope = 0.75;
-
-}  // namespace
-
 Trial::Trial(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes, const Topology& topology,
              const Network& network, const ProcessorCosts& processor)
-    : algorithm_(&algorithm),
+    : algorithm_(algorithm),
+      problem_(problem),
       bytes_(bytes),
-      whole_(algorithm, problem, std::min(bytes, kMostSimulatedBytes), topology, network, processor) {
-  if (bytes > kMostSimulatedBytes) {
-    half_.emplace(algorithm, problem, kMostSimulatedBytes / 2, topology, network, processor);
-  }
-}
+      topology_(topology),
+      network_(network),
+      processor_(processor) {}
 
-// Of two lines that are drawn out the lower one may end up higher, by little.
-Picoseconds Trial::least() const {
-  const Picoseconds counted = whole_.least();
-  return half_ ? drawn_out(half_->least(), counted) / 32 * 31 : counted;
-}
-
-std::optional<Prediction> Trial::run(Picoseconds most) {
-  if (!whole_.ready() || (half_ && !half_->ready())) {  // it may have too many steps where half of it has not
+std::optional<Prediction> Trial::run(Picoseconds most) const {
+  const auto rehearse = [&](std::int64_t bytes) {
+    return Rehearsal(algorithm_, problem_, bytes, topology_, network_, processor_);
+  };
+  Rehearsal longest = rehearse(std::min(bytes_, kMostSimulatedBytes));
+  if (!longest.ready()) {
     return {};
   }
-  const Picoseconds counted = least();
-  if (counted > most) {
-    return cut_off(counted);
+  // Each further byte takes what it takes the busiest port, thread or machine.
+  const double more = further() / 2 * static_cast<double>(longest.least_for_bytes());
+  const Picoseconds least = bounded(static_cast<double>(longest.least()) + more);
+  const auto cut_off = [&](Picoseconds time) { return Prediction{&algorithm_, {}, time, 0, 0, false, true, least}; };
+  if (least > most) {
+    return cut_off(least);
   }
-  const double longer = 1 + kLeastSlope / 2 * further();
-  const Simulated whole = whole_.run(half_ ? static_cast<Picoseconds>(static_cast<double>(most) / longer) : most);
+  // As long as nothing is known to be faster, there is nothing to be cut off.
+  const Simulated whole = longest.run(most > kNever / 2 ? most : most - bounded(more));
   if (!whole.ends) {
     return {};
   }
-  if (!half_) {
-    return Prediction{algorithm_, {}, whole.time, whole.wire, whole.processor, false, whole.cut_off, counted};
+  if (bytes_ <= kMostSimulatedBytes) {
+    return Prediction{&algorithm_, {}, whole.time, whole.wire, whole.processor, false, whole.cut_off, least};
   }
   if (whole.cut_off) {
     return cut_off(most);
   }
-  const Simulated half = half_->run(kNever);
+  Rehearsal shorter = rehearse(kMostSimulatedBytes / 2);
+  const Simulated half = shorter.ready() ? shorter.run(kNever) : Simulated{.ends = false};
   if (!half.ends) {
     return {};
   }
-  const Picoseconds wire = drawn_out(half.wire, whole.wire);
-  const Picoseconds burst = std::max<Picoseconds>(0, whole.wire - whole.time);  // what passed ahead of the port's rate
-  const Picoseconds time = std::max(wire - burst, drawn_out(half.time, whole.time));
-  return Prediction{algorithm_, {}, time, wire, drawn_out(half.processor, whole.processor), false, false, counted};
+  // What takes longer at the beginning than later makes the line too flat.
+  const Picoseconds time = std::max(least, drawn_out(half.time, whole.time));
+  return Prediction{
+      &algorithm_, {},    time, drawn_out(half.wire, whole.wire), drawn_out(half.processor, whole.processor),
+      false,       false, least};
 }
 
-Prediction Trial::cut_off(Picoseconds time) const { return {algorithm_, {}, time, 0, 0, false, true, least()}; }
-
 double Trial::further() const {
-  return half_ ? static_cast<double>(bytes_ - kMostSimulatedBytes) / (kMostSimulatedBytes / 2.0) : 0;
+  return std::max(0.0, static_cast<double>(bytes_ - kMostSimulatedBytes) / (kMostSimulatedBytes / 2.0));
 }
 
 Picoseconds Trial::drawn_out(Picoseconds half, Picoseconds whole) const {
-  return whole + static_cast<Picoseconds>(further() * static_cast<double>(std::max<Picoseconds>(0, whole - half)));
+  return bounded(static_cast<double>(whole) + further() * static_cast<double>(std::max<Picoseconds>(0, whole - half)));
 }
 
 }  // namespace collectives

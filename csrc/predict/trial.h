@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -13,8 +12,6 @@
 #include "schedule/algorithm.h"
 
 namespace collectives {
-
-inline constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::max();
 
 struct Prediction {
   const Algorithm* algorithm = nullptr;
@@ -33,28 +30,24 @@ class Trial {
  public:
   static constexpr std::int64_t kMostSimulatedBytes = 8 << 20;
 
-  // Topology, network and processor outlive this.
+  // All that is referred to outlives this.
   Trial(const Algorithm& algorithm, const Problem& problem, std::int64_t bytes, const Topology& topology,
         const Network& network, const ProcessorCosts& processor);
 
-  const Algorithm& algorithm() const { return *algorithm_; }
-
-  // Counted, not simulated; run() finds no less. 0 where nothing can be simulated.
-  Picoseconds least() const;
-
   // Nothing where it cannot be simulated. most: later than that does not matter; the time may then be cut off.
-  std::optional<Prediction> run(Picoseconds most);
+  std::optional<Prediction> run(Picoseconds most) const;
 
  private:
-  Prediction cut_off(Picoseconds time) const;
   Picoseconds drawn_out(Picoseconds half, Picoseconds whole) const;
   // How far the length is beyond kMostSimulatedBytes, in halves of that.
   double further() const;
 
-  const Algorithm* algorithm_;
-  std::int64_t bytes_;
-  Rehearsal whole_;
-  std::optional<Rehearsal> half_;
+  const Algorithm& algorithm_;
+  const Problem& problem_;
+  const std::int64_t bytes_;
+  const Topology& topology_;
+  const Network& network_;
+  const ProcessorCosts& processor_;
 };
 
 }  // namespace collectives

@@ -55,7 +55,15 @@ def test_what_fits_a_burst_does_not_wait_for_the_rate_of_the_port():
 
 
 @pytest.mark.parametrize(
-    "hosts", [TWO_LEVEL, [0, 0, 1, 1], list(range(8)), [0, 0, 0, 1, 2], [h for h in range(8) for _ in range(4)]]
+    "hosts",
+    [
+        TWO_LEVEL,
+        [0, 0, 1, 1],
+        list(range(8)),
+        [0, 0, 0, 1, 2],
+        [h for h in range(8) for _ in range(4)],
+        list(range(32)),
+    ],
 )
 @pytest.mark.parametrize(
     "network",
@@ -80,13 +88,27 @@ def test_what_is_counted_is_never_more_than_what_is_simulated(hosts, network):
         "gather",
         "scatter",
     ):
-        for nbytes in (8, 24_000, 3 << 20, 40 << 20):
+        for nbytes in (8, 24_000, 3 << 20, 9 << 20, 40 << 20, 1 << 30):
             found = _core._predictions_for(collective, nbytes, hosts=hosts, **place, **network)
             for entry in found["candidates"]:
                 if not entry["unsupported"] and not entry["formula"] and not entry["at_least"]:
                     assert 0 < entry["least_us"] <= entry["us"], (collective, nbytes, entry)
                     seen += 1
     assert seen > 64
+
+
+@pytest.mark.parametrize("rate", [1, GBIT, 800 * GBIT])
+def test_no_time_is_beyond_what_a_number_holds(rate):
+    """`explain` takes any length that a call can have; the longest on the slowest network counts as 53 days."""
+    last = {}
+    for nbytes in (1 << 30, 1 << 40, 1 << 50):
+        found = _core._predictions_for("all_reduce", nbytes, hosts=list(range(8)), bytes_per_ms=rate)
+        us = {entry["algorithm"]: entry["us"] for entry in found["candidates"] if not entry["unsupported"]}
+        for entry in found["candidates"]:
+            if not entry["unsupported"]:
+                assert last.get(entry["algorithm"], 0) <= entry["us"] <= 2**62 / 1e6
+                assert 0 < entry["least_us"] <= entry["us"]
+        last = us
 
 
 def test_ranks_that_share_cores_take_longer():

@@ -36,7 +36,8 @@ _MOST_CALLS = 100
 _CROWD = 4  # ranks that share two cores
 _SMALL, _LARGE = 64 << 10, 1 << 20  # bytes; the time of a further byte is the slope between two sizes
 _LOOPBACK_NS = 2000  # from one process to another, in the kernel
-_SEND, _RECEIVE = 0.4, 0.6  # shares of what both sides do for a message or a byte, as in csrc/predict/machine.h
+# The sender's shares of what both sides do for a message and for a byte, as in csrc/predict/machine.h.
+_OF_MESSAGE, _OF_BYTE = 5 / 9, 10 / 26
 _COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
 _SIZES = (64, 1 << 10, 16 << 10, 256 << 10, 4 << 20)  # bytes; each stands for those up to four times as far
 
@@ -180,10 +181,10 @@ def tcp_costs(times: Times, call_ns: float, reduce_byte_ps: float) -> dict[str, 
     message = times[_LONE] - call_ns - _LOOPBACK_NS
     byte = 1e3 * _per_byte(times, "ring", _SMALL, _LARGE) - reduce_byte_ps / 2
     return {
-        "send_message_ns": _SEND * message,
-        "receive_message_ns": _RECEIVE * message,
-        "send_byte_ps": _SEND * byte,
-        "receive_byte_ps": _RECEIVE * byte,
+        "send_message_ns": _OF_MESSAGE * message,
+        "receive_message_ns": (1 - _OF_MESSAGE) * message,
+        "send_byte_ps": _OF_BYTE * byte,
+        "receive_byte_ps": (1 - _OF_BYTE) * byte,
     }
 
 
